@@ -1,0 +1,126 @@
+"""The words of the scheduler as plain data; everything here is frozen and free of I/O.
+
+Times inside the ledger are whole milliseconds of *ledger time* (docs/scheduler.md), sizes are
+whole tokens, service is whole milli-tokens: Lua and Python must compute the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ServiceClass(StrEnum):
+    """Interactive goes first; batch stands as if it had arrived ten minutes later."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+class Outcome(StrEnum):
+    """How a ticket ended. Closed list: used as a metric label and in the usage database."""
+
+    SERVED = "served"
+    FAILED = "failed"  # the engine or the way to it broke
+    ABORTED = "aborted"  # the client left while it was in flight
+    INTERRUPTED = "interrupted"  # its gateway process died; written by the reap
+    EVICTED_TIMED_OUT = "evicted_timed_out"
+    EVICTED_NO_REPLICA = "evicted_no_replica"
+    EVICTED_CLIENT_GONE = "evicted_client_gone"
+    EVICTED_REVOKED = "evicted_revoked"
+    EVICTED_SHUTTING_DOWN = "evicted_shutting_down"
+
+
+class Blocker(StrEnum):
+    """Why a queued ticket does not run now; every queued ticket has exactly one."""
+
+    OWN_CAP = "own_cap"
+    BATCH_POOL = "batch_pool"
+    SLOTS = "slots"
+    PREFILL = "prefill"
+    KV = "kv"
+    NO_REPLICA = "no_replica"
+    SCHEDULER = "scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One request from arrival to release, as the ledger needs to know it."""
+
+    ticket_id: str  # the request id, unique for ever
+    key_id: str
+    user_id: str  # whose flow this is; for an application key the end user
+    service_class: ServiceClass
+    pool: str  # name of the pool, i.e. of the model
+    weight: int = 1  # sequences held while in flight
+    prefill_tokens: int = 0  # u: estimated prompt tokens not in any cache
+    output_tokens: int = 0  # o: estimated completion tokens
+    replica_order: tuple[str, ...] = ()  # rendezvous order for its session, best first
+    session: str = ""  # session key, "" when it has none
+    ttl_ms: int = 60_000  # longest it may stay queued
+    place: str = ""  # a kept place shown by a returning client
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The ledger's yes: the ticket now holds `weight` slots of this replica."""
+
+    ticket_id: str
+    replica_id: str
+    rank_ms: int
+    queue_wait_ms: int  # in ledger time
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What a ticket really used; given with its release."""
+
+    outcome: Outcome
+    prompt_tokens: int  # including cached ones
+    cached_tokens: int
+    completion_tokens: int
+    record: bytes  # the usage record (quotas.snapshots.usage), appended in the same step
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one queued ticket stands; what its owner is shown."""
+
+    ticket_id: str
+    key_id: str
+    user_id: str
+    service_class: ServiceClass
+    pool: str
+    position: int  # 1 + tickets expected to start before it
+    queued_ms: int
+    rank_ms: int
+    effective_priority_ms: int  # ledger now - rank: larger is sooner
+    ageing_starts_ms: int | None  # None: outside its flow's accrual window
+    blocker: Blocker
+    expected_wait_ms: int | None  # None: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One lease: who runs where since when."""
+
+    ticket_id: str
+    key_id: str
+    user_id: str
+    service_class: ServiceClass
+    pool: str
+    replica_id: str
+    weight: int
+    running_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """A consistent picture of the ledger at one instant, for the status page and `queue`."""
+
+    now_ms: int
+    open: bool  # False: closed for starts (after a loss of Redis)
+    queued: tuple[Standing, ...]  # in expected order of start
+    running: tuple[Holding, ...]
+    batch_limit: dict[str, int]  # pool -> B in force now
+    borrowed: dict[str, bool]  # pool -> batch uses idle capacity now

@@ -1,0 +1,144 @@
+"""What the gateway asks of a ledger, whichever store stands behind it.
+
+The ledger alone decides who runs (docs/scheduler.md). Two implementations: `memory` (the readable
+reference; one process, simulations, tests) and `redis` (any number of processes). Only `admit`'s
+future is awaited; everything else is fire and forget, so that no client's leaving can cancel
+a command that frees something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.types import (
+    Grant,
+    LedgerView,
+    Outcome,
+    ServiceClass,
+    Settlement,
+    Standing,
+    Ticket,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPolicy:
+    """Caps of one key; a key without a policy starts nothing."""
+
+    key_id: str
+    version: int  # of the directory; an older one never overwrites a newer one
+    live: bool  # False: revoked, expired or disabled; its queued tickets are evicted
+    in_flight: int
+    queued: int
+    in_flight_is_default: bool  # a default batch cap does not bind while idle capacity is lent
+
+
+@dataclass(frozen=True, slots=True)
+class UserPolicy:
+    """Caps of one user in one class over all their keys."""
+
+    user_id: str
+    service_class: ServiceClass
+    version: int
+    in_flight: int | None  # None: the default, computed from the pool's slots
+    queued: int
+    share: int = 1  # weight in the fair share
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPolicy:
+    """How one pool is shared between the classes; None means the default of docs/scheduler.md."""
+
+    pool: str
+    version: int
+    batch_slots: int | None
+    batch_slots_idle: int | None
+    batch_idle_after_ms: int
+    queue_bound_interactive: int
+    queue_bound_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPolicy:
+    """One replica as the books have it."""
+
+    replica_id: str
+    version: int
+    pool: str
+    slots: int
+    prefill_budget: int
+    card: str = ""
+
+
+class Refused(Exception):
+    """The ticket was turned away at the door or left the queue unserved.
+
+    `code` is the stable code of the answer: queue_full_key, queue_full, queue_timeout,
+    no_replica, revoked, scheduler_unavailable, directory_unavailable, weight_too_large …
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str = "",
+        *,
+        outcome: Outcome | None = None,  # None: rejected before it ever waited
+        retry_after_ms: int | None = None,
+        place: str = "",
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(message or code)
+        self.code = code
+        self.outcome = outcome
+        self.retry_after_ms = retry_after_ms
+        self.place = place
+        self.limit = limit
+
+
+class Ledger(Protocol):
+    """Four verbs for tickets, four for policy, three for looking, and a life of its own."""
+
+    def admit(self, ticket: Ticket) -> asyncio.Future[Grant]:
+        """Queue the ticket; the future resolves with its grant or raises `Refused`."""
+        ...
+
+    def cancel(self, ticket_id: str, outcome: Outcome) -> None:
+        """Take a ticket out of the queue (no effect when it is not queued any more)."""
+        ...
+
+    def release(self, ticket_id: str, settlement: Settlement) -> None:
+        """End a lease: slots free, service settled, usage appended. Unknown id: no effect."""
+        ...
+
+    def put_back(self, ticket_id: str) -> asyncio.Future[Grant]:
+        """Undo a grant the engine would not take (429/503): same rank, no retry spent."""
+        ...
+
+    def prefill_done(self, ticket_id: str) -> None:
+        """First content was seen: give the ticket's prefill budget back."""
+        ...
+
+    def write_key(self, policy: KeyPolicy) -> None: ...
+    def write_user(self, policy: UserPolicy) -> None: ...
+    def write_pool(self, policy: PoolPolicy) -> None: ...
+    def write_replica(self, policy: ReplicaPolicy) -> None: ...
+
+    def remove_replica(self, replica_id: str) -> None:
+        """Forget a replica; its leases stay counted until they are released."""
+        ...
+
+    def observe_replica(self, replica_id: str, *, accepts: bool, slots: int | None = None) -> None:
+        """Health as this process sees it: does it take new work, with how many slots now."""
+        ...
+
+    async def standing(self, ticket_id: str) -> Standing | None: ...
+    async def view(self) -> LedgerView: ...
+
+    def advance(self, ms: int) -> None:
+        """Move ledger time forward; only where the ledger was made with the test switch."""
+        ...
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...

@@ -1,0 +1,45 @@
+"""Reads settings from the environment by type and fails at start-up on bad values.
+
+Every name read here needs a row in docs/settings.md; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+
+from django.core.exceptions import ImproperlyConfigured
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+def text(name: str, default: str = "") -> str:
+    """Read a text."""
+    return os.environ.get(name, default)
+
+
+def integer(name: str, default: int) -> int:
+    """Read a whole number, or fail at start-up."""
+    raw = os.environ.get(name, str(default))
+    try:
+        return int(raw)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must be a whole number, not {raw!r}") from None
+
+
+def boolean(name: str, *, default: bool) -> bool:
+    """Read yes or no, or fail at start-up."""
+    raw = os.environ.get(name)
+    if raw is None:
+        return default
+    value = raw.strip().lower()
+    if value in TRUE:
+        return True
+    if value in FALSE:
+        return False
+    raise ImproperlyConfigured(f"{name} must be 1 or 0, not {raw!r}")
+
+
+def names(name: str, default: str = "") -> list[str]:
+    """Read a comma-separated list; empty parts are dropped."""
+    return [part.strip() for part in os.environ.get(name, default).split(",") if part.strip()]

@@ -1,0 +1,151 @@
+"""What the books publish for the gateways: keys with their limits, pools, replicas, cards.
+
+In Redis (written by `quotas.directory`, read by `gateway.directory`):
+
+* hash `fairway:directory` with the fields `generation` (random, new after each loss of Redis),
+  `version` (whole number, grows with every change in the books) and `fleet` (JSON of `Fleet`);
+* hash `fairway:directory:keys`: SHA-256 of a key -> JSON of `KeySnapshot`;
+* channel `fairway:directory:changed`: the new version, a hint only.
+
+All fields of one publication are written in one transaction, so a reader that sees a generation
+sees everything. No generation means unknown (503), never "no such key" (401).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+DIRECTORY = "fairway:directory"
+KEYS = "fairway:directory:keys"
+CHANGED = "fairway:directory:changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Effective limits of one class, by what they count. A name that is missing does not bind.
+
+    Names are those of `quotas.limits` (in_flight, queued, max_prompt_tokens, max_output_tokens,
+    requests_per_minute …); values are whole numbers.
+    """
+
+    key: dict[str, int] = field(default_factory=dict)  # counted for this key alone
+    person: dict[str, int] = field(default_factory=dict)  # counted over all keys of the user
+    group: dict[str, int] = field(default_factory=dict)  # counted over the whole group
+    defaults: tuple[str, ...] = ()  # "key.in_flight" …: nobody set it, the default applies
+    allowed_models: tuple[str, ...] | None = None  # None: all
+
+
+@dataclass(frozen=True, slots=True)
+class KeySnapshot:
+    """One key as the gateway needs it; immutable, replaced as a whole."""
+
+    key_id: str
+    name: str
+    user_id: str
+    user_name: str
+    group_id: str  # "" without a group
+    service_class: str
+    state: str  # live, disabled, revoked, owner_disabled
+    expires_at: float | None  # Unix seconds
+    interactive: Limits
+    batch: Limits
+    share: int = 1
+    version: int = 0
+    end_user_header: str = ""  # application keys: the header that names the end user
+    masked: str = ""
+
+    def limits(self, service_class: str) -> Limits:
+        """Return the limits that bind a request of this class."""
+        return self.batch if service_class == "batch" else self.interactive
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSnapshot:
+    """One engine server holding one model."""
+
+    replica_id: str
+    name: str
+    pool: str
+    url: str
+    kind: str  # llamacpp, vllm, sglang, openai
+    slots: int
+    prefill_budget: int
+    takes_priority: bool  # its scheduler honours a priority field
+    state: str  # active, draining, disabled
+    card: str = ""
+    model: str = ""  # the engine's own name of the model; "" = same as the pool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """The replicas of one model and how they are shared; None = the scheduler's default."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    batch_slots: int | None = None
+    batch_slots_idle: int | None = None
+    batch_idle_after_s: int = 60
+    queue_bound_interactive: int = 128
+    queue_bound_batch: int = 256
+    max_output_tokens: int | None = None
+    context: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CardSnapshot:
+    """One accelerator; memory None = unknown, never 0."""
+
+    card_id: str
+    name: str
+    memory_mib: int | None
+    sharing_mode: str  # exclusive, shared, partitioned, pool
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Every pool, replica and card of one version of the books."""
+
+    version: int
+    pools: tuple[PoolSnapshot, ...] = ()
+    replicas: tuple[ReplicaSnapshot, ...] = ()
+    cards: tuple[CardSnapshot, ...] = ()
+    announcements: tuple[str, ...] = ()
+
+
+def to_json(snapshot: KeySnapshot | Fleet) -> bytes:
+    """Serialise for Redis."""
+    return json.dumps(dataclasses.asdict(snapshot), separators=(",", ":")).encode()
+
+
+def _limits(raw: dict[str, Any]) -> Limits:
+    models = raw.get("allowed_models")
+    return Limits(
+        key=raw["key"],
+        person=raw["person"],
+        group=raw["group"],
+        defaults=tuple(raw["defaults"]),
+        allowed_models=None if models is None else tuple(models),
+    )
+
+
+def key_from_json(text: bytes | str) -> KeySnapshot:
+    """Read what `to_json` wrote of a key."""
+    raw = json.loads(text)
+    raw["interactive"] = _limits(raw["interactive"])
+    raw["batch"] = _limits(raw["batch"])
+    return KeySnapshot(**raw)
+
+
+def fleet_from_json(text: bytes | str) -> Fleet:
+    """Read what `to_json` wrote of the fleet."""
+    raw = json.loads(text)
+    return Fleet(
+        version=raw["version"],
+        pools=tuple(PoolSnapshot(**{**p, "aliases": tuple(p["aliases"])}) for p in raw["pools"]),
+        replicas=tuple(ReplicaSnapshot(**r) for r in raw["replicas"]),
+        cards=tuple(CardSnapshot(**c) for c in raw["cards"]),
+        announcements=tuple(raw["announcements"]),
+    )
