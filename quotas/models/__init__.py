@@ -1,5 +1,32 @@
 """The books: who may use what, how much, and what was used."""
 
+from quotas.models.engines import Card, Pool, Replica
+from quotas.models.keys import ApiKey, OldSecret, ServiceClass
+from quotas.models.limits import Level, LimitRow, Per
 from quotas.models.people import Group, User
+from quotas.models.usage import (
+    DirectoryVersion,
+    RejectedMinute,
+    UsageEvent,
+    UsageHour,
+    WriterPosition,
+)
 
-__all__ = ["Group", "User"]
+__all__ = [
+    "ApiKey",
+    "Card",
+    "DirectoryVersion",
+    "Group",
+    "Level",
+    "LimitRow",
+    "OldSecret",
+    "Per",
+    "Pool",
+    "RejectedMinute",
+    "Replica",
+    "ServiceClass",
+    "UsageEvent",
+    "UsageHour",
+    "User",
+    "WriterPosition",
+]
