@@ -1,0 +1,122 @@
+"""Decides which replica a conversation belongs to, before anything is known about load.
+
+Rule 1: a session key is made of things the client sent, always prefixed with the user's id, so
+that nobody can steer somebody else's requests.
+Rule 2: the order of replicas depends on the session and the replica's name alone. Taking one of n
+replicas away moves only its own sessions, and adding one takes an equal part from all.
+Rule 3: no I/O, no clock. Bindings, load bounds and waiting for a home replica are the ledger's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+SESSION_HEADER = "x-session-id"
+TEXT_LIMIT = 2000  # characters of the first user message that count
+DIGEST_BYTES = 16
+
+
+def session_key(
+    user_id: str, headers: Mapping[str, str], body: Mapping[str, Any], model: str
+) -> str:
+    """Return the key of the conversation a request belongs to, or "" when it has none.
+
+    The first that is there: the X-Session-ID header (names of headers in lower case), the body's
+    `prompt_cache_key`, its `metadata.session_id`, else the model with the system prompt and the
+    first user message, which every turn of a conversation repeats.
+    """
+    named = _named(headers, body)
+    if named:
+        return _digest(user_id, "named", named)
+    opening = _opening(body)
+    if not opening:
+        return ""
+    return _digest(user_id, "opening", model, *opening)
+
+
+def _named(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
+    metadata = body.get("metadata")
+    candidates = (
+        headers.get(SESSION_HEADER),
+        body.get("prompt_cache_key"),
+        metadata.get("session_id") if isinstance(metadata, dict) else None,
+    )
+    return next((c for c in candidates if isinstance(c, str) and c), "")
+
+
+def _opening(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a conversation starts with: system prompt and first user message, or prompt."""
+    messages = body.get("messages")
+    if messages is None:
+        messages = body.get("input")  # /v1/responses
+    if isinstance(messages, list):
+        return _of_messages(body, messages)
+    plain = messages if isinstance(messages, str) else body.get("prompt")
+    return ("", plain[:TEXT_LIMIT]) if isinstance(plain, str) and plain else ()
+
+
+def _of_messages(body: Mapping[str, Any], messages: Sequence[Any]) -> tuple[str, ...]:
+    # /v1/messages and /v1/responses keep the system prompt beside the messages.
+    system = _text(body.get("system") or body.get("instructions"))
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        content = _text(message.get("content"))
+        if message.get("role") in ("system", "developer"):
+            system = system or content
+        elif message.get("role") == "user":
+            return (system[:TEXT_LIMIT], content[:TEXT_LIMIT])
+    return ()
+
+
+def _text(content: object) -> str:
+    """Return the text of a message's content, which may be a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = (part.get("text") for part in content if isinstance(part, dict))
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _digest(*parts: str) -> str:
+    hashed = blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        # The length in front keeps ("ab", "c") and ("a", "bc") apart.
+        hashed.update(len(raw).to_bytes(8, "big") + raw)
+    return hashed.hexdigest()
+
+
+def rendezvous(
+    session: str, replicas: Iterable[str], weights: Mapping[str, float] | None = None
+) -> tuple[str, ...]:
+    """Return the replicas in the session's own order of preference, best first.
+
+    Score = weight / -ln(h), h being a hash of session and replica as a number between 0 and 1: a
+    replica of weight 2 gets twice the sessions of one of weight 1.
+    """
+    given = weights or {}
+    scored = [(_score(session, name, given.get(name, 1.0)), name) for name in set(replicas)]
+    return tuple(name for _, name in sorted(scored, reverse=True))
+
+
+def _score(session: str, replica: str, weight: float) -> float:
+    if weight <= 0:
+        return 0.0
+    raw = f"{len(session)}:{session}{replica}".encode("utf-8", "surrogatepass")
+    number = int.from_bytes(blake2b(raw, digest_size=8).digest(), "big")
+    # 52 bits and a half fit a float exactly, so the result is never 0 and never 1.
+    scaled = ((number >> 12) + 0.5) / float(1 << 52)
+    return weight / -math.log(scaled)
+
+
+def load_bound(in_flight_total: int, weight: int, replicas: int, floor: int = 4) -> int:
+    """Return the most a replica may hold after taking the request, so that none becomes hot."""
+    if replicas < 1:
+        return 0
+    # ceil(1.25 x (total + w) / n) in whole numbers, as the ledger's script computes it.
+    return max(floor, -(-5 * (in_flight_total + weight) // (4 * replicas)))
