@@ -6,6 +6,7 @@ Every name read here needs a row in docs/settings.md; a test compares the two.
 from __future__ import annotations
 
 import os
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -43,3 +44,9 @@ def boolean(name: str, *, default: bool) -> bool:
 def names(name: str, default: str = "") -> list[str]:
     """Read a comma-separated list; empty parts are dropped."""
     return [part.strip() for part in os.environ.get(name, default).split(",") if part.strip()]
+
+
+def origin(url: str) -> str:
+    """Return scheme, host and port of an address."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"

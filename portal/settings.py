@@ -9,7 +9,7 @@ from pathlib import Path
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
-from portal import env, stores
+from portal import env, logs, stores
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -71,6 +71,7 @@ INSTALLED_APPS = [
     "django_htmx",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "drf_standardized_errors",
     "import_export",
     "pgtrigger",
     "pghistory",
@@ -84,14 +85,19 @@ INSTALLED_APPS = [
 AUTH_USER_MODEL = "quotas.User"
 
 MIDDLEWARE = [
+    "portal.middleware.RequestId",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "csp.middleware.CSPMiddleware",
+    "portal.middleware.ContentSecurityPolicy",
+    "portal.middleware.BrowserHeaders",
+    "portal.middleware.Compression",
+    "django.middleware.http.ConditionalGetMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "portal.middleware.PersonalSettings",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
@@ -111,14 +117,157 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "portal.context.every_page",
             ],
         },
     },
 ]
-AUTHENTICATION_BACKENDS = [
-    "django.contrib.auth.backends.ModelBackend",
-    "allauth.account.auth_backends.AuthenticationBackend",
+
+# Who runs this installation; shown on every page.
+INSTITUTE_NAME = env.text("INSTITUTE_NAME", "your group")
+CONTACT_EMAIL = env.text("CONTACT_EMAIL")
+
+# Sign-in: local accounts always, OpenID Connect when it is configured. allauth's own backend
+# includes Django's, hashes once whoever is asked for, and so takes equally long for a name that
+# nobody has.
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+CSRF_FAILURE_VIEW = "portal.errors.csrf_failure"
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
+ACCOUNT_ADAPTER = "portal.accounts.adapters.LocalAccounts"
+ACCOUNT_LOGIN_METHODS = {"username", "email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "username*", "password1*", "password2*"]
+ACCOUNT_PREVENT_ENUMERATION = True
+ACCOUNT_EMAIL_VERIFICATION = "optional"
+ACCOUNT_LOGOUT_REDIRECT_URL = "/status/"
+ACCOUNT_RATE_LIMITS = {
+    "login": env.text("LOGIN_RATE", "30/m/ip"),
+    "login_failed": env.text("LOGIN_FAILED_RATE", "10/m/ip,5/5m/key"),
+}
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_REAUTHENTICATION_REQUIRED = True
+ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Fairway] "
+# The gateway (or the ingress in its place) discards what the client claims and writes its own.
+ALLAUTH_TRUSTED_PROXY_COUNT = 1
+SIGN_UP_OPEN = env.boolean("SIGN_UP_OPEN", default=False)
+SIGN_UP_DOMAINS = env.names("SIGN_UP_DOMAINS")
+SIGN_UP_APPROVAL = env.boolean("SIGN_UP_APPROVAL", default=True)
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_TOTP_ISSUER = "Fairway"
+# A browser gives passkeys to https and to localhost only; development runs on the latter.
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not PRODUCTION
+USERSESSIONS_TRACK_ACTIVITY = True
+SOCIALACCOUNT_ADAPTER = "portal.accounts.adapters.InstituteAccounts"
+SOCIALACCOUNT_EMAIL_AUTHENTICATION = False
+OIDC_SERVER_URL = env.text("OIDC_SERVER_URL")
+OIDC_NAME = env.text("OIDC_NAME", INSTITUTE_NAME)
+OIDC_GROUP_CLAIM = env.text("OIDC_GROUP_CLAIM")
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {
+        "OAUTH_PKCE_ENABLED": True,
+        "APPS": [
+            {
+                "provider_id": "institute",
+                "name": OIDC_NAME,
+                "client_id": env.text("OIDC_CLIENT_ID"),
+                "secret": env.text("OIDC_CLIENT_SECRET"),
+                "settings": {"server_url": OIDC_SERVER_URL},
+            }
+        ]
+        if OIDC_SERVER_URL
+        else [],
+    }
+}
+SESSION_COOKIE_AGE = env.integer("SESSION_DAYS", 14) * 86400
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_HTTPONLY = True
+CSRF_COOKIE_SAMESITE = "Lax"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {
+        "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
+        "OPTIONS": {"min_length": 10},
+    },
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+
+# What the browser is told. Only the admin's theme gets more, and only under /admin/.
+SELF, NONE = "'self'", "'none'"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "manifest-src": [SELF],
+        "form-action": [SELF, *([env.origin(OIDC_SERVER_URL)] if OIDC_SERVER_URL else [])],
+        "base-uri": [NONE],
+        "object-src": [NONE],
+        "frame-ancestors": [NONE],
+    }
+}
+ADMIN_POLICY = {
+    "script-src": [SELF, "'unsafe-eval'"],
+    "style-src": [SELF, "'unsafe-inline'"],
+    "img-src": [SELF, "data:"],
+}
+X_FRAME_OPTIONS = "DENY"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+# The portal listens on a private socket or port; the gateway or ingress writes this header.
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+HTTPS = PUBLIC_URL.startswith("https://")
+if PRODUCTION:
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
+    SECURE_SSL_REDIRECT = env.boolean("HTTPS_REDIRECT", default=True)
+    # An API client that speaks http has already sent its key: it gets an error, not a redirect.
+    SECURE_REDIRECT_EXEMPT = [r"^v1/", r"^api/"]
+    SECURE_HSTS_SECONDS = 365 * 86400
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = True
+    # Preloading is a decision about the institute's whole domain, not ours.
+    SILENCED_SYSTEM_CHECKS = ["security.W021"]
+
+EMAIL_FROM = env.text("EMAIL_FROM", "fairway@localhost")
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = EMAIL_FROM
+vars().update(environ.Env.email_url_config(env.text("EMAIL_URL", "consolemail://")))
+
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "fairway:portal",
+    }
+}
+LOGGING = logs.config(level=env.text("LOG_LEVEL", "INFO"))
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_standardized_errors.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "drf_standardized_errors.handler.exception_handler",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Fairway",
+    "DESCRIPTION": "Keys, usage, limits and status of one shared card.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "POSTPROCESSING_HOOKS": [
+        "drf_standardized_errors.openapi_hooks.postprocess_schema_enums",
+    ],
+}
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = env.text("TIME_ZONE", "UTC")  # the reporting zone of quota days and usage pages
@@ -126,6 +275,16 @@ USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "/static/"
 STATIC_ROOT = DATA_DIR / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"
+        if PRODUCTION
+        else "django.contrib.staticfiles.storage.StaticFilesStorage"
+    },
+}
+# Development serves files from where they lie; production serves what collectstatic hashed.
+WHITENOISE_USE_FINDERS = WHITENOISE_AUTOREFRESH = not PRODUCTION
 MEDIA_ROOT = DATA_DIR / "files"
 
 # One setting for the user, two spellings for the libraries: Celery's transport takes only

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
+
+from portal.home import views as home
+from portal.status import views as status
+
+admin.autodiscover()
+# One sign-in for everything: the same rate limits, second factor and institute account.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
 
 urlpatterns = [
+    path("", home.dashboard, name="dashboard"),
+    path("status/", status.page, name="status"),
+    path("status.json", status.as_json, name="status-json"),
+    path("live/card-line/", status.card_line, name="live-card-line"),
+    path("live/status/", status.live_part, name="live-status"),
+    path("favicon.ico", RedirectView.as_view(url="/static/portal/favicon.svg")),
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.urls")),
 ]
+handler400 = "portal.errors.bad_request"
+handler403 = "portal.errors.forbidden"
+handler404 = "portal.errors.not_found"
+handler500 = "portal.errors.broken"

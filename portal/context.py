@@ -1,0 +1,81 @@
+"""What every template may use: the card line, who reads, who runs this, the announcements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.functional import SimpleLazyObject
+
+from portal.status import reading, source
+
+THEMES = frozenset({"light", "dark"})
+
+
+@dataclass(frozen=True, slots=True)
+class NavItem:
+    """One link of the main menu; `section` is compared with the page's own."""
+
+    section: str
+    label: str
+    address: str
+
+
+PUBLIC_NAV = (
+    NavItem("status", "Status", "/status/"),
+    NavItem("docs", "Docs", "/docs/"),
+    NavItem("login", "Sign in", "/accounts/login/"),
+)
+MEMBER_NAV = (
+    NavItem("dashboard", "Dashboard", "/"),
+    NavItem("keys", "Keys", "/keys/"),
+    NavItem("usage", "Usage", "/usage/"),
+    NavItem("batches", "Batches", "/batches/"),
+    NavItem("models", "Models", "/models/"),
+    NavItem("status", "Status", "/status/"),
+    NavItem("docs", "Docs", "/docs/"),
+)
+
+
+def every_page(request: HttpRequest) -> dict[str, Any]:
+    """Return the context of a page; the gateway is asked only when the page shows it."""
+    user = getattr(request, "user", None)
+    member = user is not None and user.is_authenticated
+    reader_id = str(user.pk) if user is not None and member else ""
+    return {
+        **_common(request),
+        "nav": MEMBER_NAV if member else PUBLIC_NAV,
+        "theme": user.theme if user is not None and member and user.theme in THEMES else "",
+        "card": SimpleLazyObject(
+            lambda: reading.read(source.read(), reader_id=reader_id, secret=settings.SECRET_KEY)
+        ),
+    }
+
+
+def error_page(request: HttpRequest) -> dict[str, Any]:
+    """Return the context of an error page, without asking the database who reads it."""
+    user = getattr(request, "_cached_user", None)
+    if user is not None:
+        return {**every_page(request), "user": user}
+    return {
+        **_common(request),
+        "nav": PUBLIC_NAV,
+        "theme": "",
+        "card": SimpleLazyObject(
+            lambda: reading.read(source.read(), reader_id="", secret=settings.SECRET_KEY)
+        ),
+    }
+
+
+def _common(request: HttpRequest) -> dict[str, Any]:
+    return {
+        "institute": settings.INSTITUTE_NAME,
+        "contact": settings.CONTACT_EMAIL,
+        "public_url": settings.PUBLIC_URL,
+        "request_id": request.META.get("FAIRWAY_REQUEST_ID", ""),
+        "now": timezone.now(),
+        "zone": timezone.get_current_timezone_name(),
+    }

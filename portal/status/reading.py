@@ -1,0 +1,363 @@
+"""Turns what the gateway said into what the pages show; no I/O, no clock, no HTML.
+
+Rule 1: what was not heard is unknown and says since when; an old number never stands as current.
+Rule 2: people are letters here, except the one who reads the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from portal import words
+from portal.status import drawing
+from portal.status.source import Heard
+from quotas.snapshots.live import EngineLive, Live, QueuedLive, RunningLive
+
+HANDICAP_S = 600.0  # BATCH_HANDICAP_S of the scheduler
+STALE_S = 15.0  # an engine not heard for longer is unknown
+CLASSES = ("interactive", "batch")
+UP = frozenset({"up", "busy", "draining"})
+SILENT = frozenset({"suspect", "unknown"})
+LANES_SHOWN = 16
+QUEUE_SHOWN = 50
+
+VERDICTS = {
+    "ok": "OK",
+    "busy": "Busy",
+    "saturated": "Saturated",
+    "overloaded": "Overloaded",
+    "down": "Down",
+    "unknown": "Unknown",
+}
+ENGINE_LAMPS = {
+    "up": "ok", "busy": "busy", "loading": "busy", "draining": "busy", "asleep": "unknown",
+    "suspect": "unknown", "unknown": "unknown", "down": "overloaded",
+}  # fmt: skip
+BLOCKERS = {
+    "own_cap": "your own cap: one of your requests has to end first",
+    "batch_pool": "batch holds all the slots it may have now",
+    "slots": "all slots are held",
+    "prefill": "long prompts are being read; the next is let in when they are through",
+    "kv": "the card's memory is full",
+    "no_replica": "no engine of this model is up",
+    "scheduler": "it starts in a moment",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One slot of a pool and who holds it."""
+
+    number: int
+    holder: str  # interactive, batch, free, unknown
+    letter: str = ""
+    yours: bool = False
+    running_s: float | None = None
+    width: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One waiting request in the table."""
+
+    position: int
+    service_class: str
+    letter: str
+    yours: bool
+    key_id: str
+    ticket_id: str
+    queued_s: float
+    head_start_s: float
+    why: str
+    wait_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReading:
+    """One model now."""
+
+    name: str
+    engines: tuple[str, ...]
+    state: str
+    slots: int | None  # None: unknown
+    held: dict[str, int]
+    waiting: dict[str, int]
+    wait_s: dict[str, float | None]
+    people: int
+    lanes: tuple[Lane, ...]
+    lanes_more: int
+    places: tuple[Place, ...]
+    places_more: int
+    marks: tuple[drawing.Mark, ...]
+    batch_limit: int | None
+    borrowed: bool
+    silent_since: datetime | None
+
+    @property
+    def held_all(self) -> int:
+        """Return the slots held by both classes."""
+        return sum(self.held.values())
+
+    @property
+    def waiting_all(self) -> int:
+        """Return the requests waiting in both classes."""
+        return sum(self.waiting.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One row of the engines table; None is unknown."""
+
+    live: EngineLive
+    lamp: str
+    running: int | None
+    queued: int
+    seen_at: datetime | None
+    current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Everything a page may show of this moment."""
+
+    state: str
+    sentence: str
+    at: datetime | None  # when the numbers were true; None: there are none
+    last_at: datetime | None
+    pools: tuple[PoolReading, ...]
+    engines: tuple[Engine, ...]
+    strip: drawing.Strip | None
+    strip_text: str
+    queue_store: str  # "ok", or what is wrong with it
+
+    @property
+    def word(self) -> str:
+        """Return the verdict as its word."""
+        return VERDICTS[self.state]
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """Return a moment from Unix seconds."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def read(heard: Heard, *, reader_id: str, secret: str) -> Reading:
+    """Return the reading of what was heard, for one reader ("" for everybody)."""
+    if heard.live is None:
+        return _unheard(heard)
+    live = heard.live
+    hour = int(live.at // 3600)
+    people = [q.user_id for q in live.queued] + [r.user_id for r in live.running]
+    letters = drawing.letters(people, secret, hour)
+    names = dict.fromkeys([e.pool for e in live.engines] + [q.pool for q in live.queued])
+    pools = tuple(_pool(live, name, letters, reader_id) for name in names)
+    front = front_pool(pools)
+    state = front.state if front else "unknown"
+    strip, text = _strip(front) if front else (None, "No engine is registered")
+    return Reading(
+        state=state if live.open else "unknown",
+        sentence=_sentence(live, pools, front),
+        at=moment(live.at),
+        last_at=moment(heard.last_at),
+        pools=pools,
+        engines=tuple(_engine(live, engine) for engine in live.engines),
+        strip=strip,
+        strip_text=text,
+        queue_store=live.ledger,
+    )
+
+
+def _unheard(heard: Heard) -> Reading:
+    return Reading(
+        "unknown", "The gateway does not answer.", None, moment(heard.last_at),
+        (), (), None, "Slots and queue unknown: the gateway does not answer", "unknown",
+    )  # fmt: skip
+
+
+def front_pool(pools: Iterable[PoolReading]) -> PoolReading | None:
+    """Return the pool the card line speaks of: the longest queue, else the most slots."""
+    return max(pools, key=lambda pool: (pool.waiting_all, pool.slots or 0), default=None)
+
+
+def _pool(live: Live, name: str, letters: dict[str, str], reader_id: str) -> PoolReading:
+    engines = [engine for engine in live.engines if engine.pool == name]
+    queued = [ticket for ticket in live.queued if ticket.pool == name]
+    running = [ticket for ticket in live.running if ticket.pool == name]
+    heard = [engine for engine in engines if is_current(engine, live.at)]
+    lanes = _lanes(engines, running, letters, reader_id, live.at)
+    silent = [engine.seen_at for engine in engines if engine.state in SILENT]
+    waits = live.expected_wait_s.get(name, {})
+    return PoolReading(
+        name=name,
+        engines=tuple(engine.name for engine in engines),
+        state=_state(live, engines, queued, running),
+        slots=sum(engine.slots for engine in heard) if heard else None,
+        held={kind: sum(r.weight for r in running if r.service_class == kind) for kind in CLASSES},
+        waiting={kind: sum(q.service_class == kind for q in queued) for kind in CLASSES},
+        wait_s={kind: waits.get(kind) for kind in CLASSES},
+        people=len({ticket.user_id for ticket in running}),
+        lanes=lanes[:LANES_SHOWN],
+        lanes_more=max(len(lanes) - LANES_SHOWN, 0),
+        places=tuple(_place(q, letters, reader_id) for q in queued[:QUEUE_SHOWN]),
+        places_more=max(len(queued) - QUEUE_SHOWN, 0),
+        marks=drawing.marks([_waiting(q, letters, reader_id) for q in queued], HANDICAP_S),
+        batch_limit=live.batch_limit.get(name),
+        borrowed=live.borrowed.get(name, False),
+        silent_since=moment(max((at for at in silent if at), default=None)) if silent else None,
+    )
+
+
+def is_current(engine: EngineLive, at: float) -> bool:
+    """Tell whether the engine's numbers may be shown as current."""
+    fresh = engine.seen_at is not None and at - engine.seen_at <= STALE_S
+    return fresh and engine.state in UP
+
+
+def _state(
+    live: Live, engines: list[EngineLive], queued: list[QueuedLive], running: list[RunningLive]
+) -> str:
+    """Return this moment's state by waiting to running; own caps are nobody's overload.
+
+    Saturated and overloaded need half an hour and more of samples; a moment cannot tell.
+    """
+    if not any(is_current(engine, live.at) for engine in engines):
+        down = engines and all(engine.state == "down" for engine in engines)
+        return "down" if down else "unknown"
+    slots_wanted = sum(q.blocker in {"slots", "prefill", "kv"} for q in queued)
+    return "busy" if slots_wanted / max(len(running), 1) >= 0.25 else "ok"
+
+
+def _lanes(
+    engines: list[EngineLive],
+    running: list[RunningLive],
+    letters: dict[str, str],
+    reader_id: str,
+    at: float,
+) -> tuple[Lane, ...]:
+    """Return the slots, engine by engine, the longest running first."""
+    lanes: list[Lane] = []
+    for engine in engines:
+        holders = sorted(
+            (r for r in running if r.replica_id == engine.replica_id),
+            key=lambda r: -r.running_s,
+        )
+        held = [ticket for ticket in holders for _ in range(ticket.weight)]
+        lanes += [
+            Lane(
+                number=len(lanes) + place + 1,
+                holder=ticket.service_class,
+                letter=letters[ticket.user_id],
+                yours=bool(reader_id) and ticket.user_id == reader_id,
+                running_s=ticket.running_s,
+                width=drawing.lane_width(ticket.running_s),
+            )
+            for place, ticket in enumerate(held)
+        ]
+        rest = "free" if is_current(engine, at) else "unknown"
+        lanes += [Lane(len(lanes) + place + 1, rest) for place in range(engine.slots - len(held))]
+    return tuple(lanes)
+
+
+def _waiting(ticket: QueuedLive, letters: dict[str, str], reader_id: str) -> drawing.Waiting:
+    return drawing.Waiting(
+        ticket.service_class,
+        letters[ticket.user_id],
+        ticket.effective_priority_s,
+        ticket.queued_s,
+        yours=bool(reader_id) and ticket.user_id == reader_id,
+    )
+
+
+def _place(ticket: QueuedLive, letters: dict[str, str], reader_id: str) -> Place:
+    return Place(
+        position=ticket.position,
+        service_class=ticket.service_class,
+        letter=letters[ticket.user_id],
+        yours=bool(reader_id) and ticket.user_id == reader_id,
+        key_id=ticket.key_id,
+        ticket_id=ticket.ticket_id,
+        queued_s=ticket.queued_s,
+        head_start_s=ticket.effective_priority_s,
+        why=why(ticket),
+        wait_s=ticket.expected_wait_s,
+    )
+
+
+def why(ticket: QueuedLive) -> str:
+    """Return in words what a waiting request waits for."""
+    text = BLOCKERS.get(ticket.blocker, ticket.blocker)
+    if ticket.service_class == "batch" and ticket.blocker == "slots":
+        aged = ticket.effective_priority_s >= 0
+        text += (
+            "; ahead of new chat because it waited over 10 min"
+            if aged
+            else "; behind every chat message until it has waited 10 min"
+        )
+    return text
+
+
+def _engine(live: Live, engine: EngineLive) -> Engine:
+    current = is_current(engine, live.at)
+    lamp = ENGINE_LAMPS.get(engine.state, "unknown")
+    return Engine(
+        live=engine,
+        lamp=lamp if current or engine.state in {"down", "loading"} else "unknown",
+        running=engine.held_interactive + engine.held_batch if current else None,
+        queued=sum(q.pool == engine.pool for q in live.queued),
+        seen_at=moment(engine.seen_at),
+        current=current,
+    )
+
+
+def _sentence(live: Live, pools: tuple[PoolReading, ...], front: PoolReading | None) -> str:
+    if not live.open:
+        return "New starts pause for a few seconds while the gateway counts what is running."
+    if front is None:
+        return "No engine is registered yet."
+    of = f"{front.name}: " if len(pools) > 1 else ""
+    if front.state == "down":
+        return f"{of}no engine is up. New requests wait and keep their place."
+    if front.state == "unknown":
+        return f"{of}the engine has not answered lately. New requests wait and keep their place."
+    slots = words.plural(front.slots or 0, "slot", "slots")
+    held = f"{front.held_all} of {slots} held"
+    if front.slots and front.held_all >= front.slots:
+        held = f"all {slots} held"
+    chat, batch = (words.starts(front.wait_s[kind]) for kind in CLASSES)
+    text = f"{of}{held}; a new chat message {chat}, a new batch request {batch}."
+    return text[0].upper() + text[1:]
+
+
+def _strip(pool: PoolReading) -> tuple[drawing.Strip, str]:
+    waiting = [
+        drawing.Waiting(p.service_class, p.letter, p.head_start_s, p.queued_s, p.yours)
+        for p in pool.places
+    ]
+    strip = drawing.strip(waiting, [drawing.Slot(lane.holder, lane.yours) for lane in pool.lanes])
+    return replace(strip, more=strip.more + pool.places_more), strip_text(pool)
+
+
+def strip_text(pool: PoolReading) -> str:
+    """Say the strip's picture in words, for those who do not see it."""
+    yours = [lane.number for lane in pool.lanes if lane.yours]
+    own = [place.position for place in pool.places if place.yours]
+    parts = []
+    if yours:
+        parts.append(f"You hold {words.plural(len(yours), 'slot', 'slots')}.")
+    if own:
+        parts.append(f"Your first request is at place {own[0]}.")
+    if pool.slots is None:
+        parts.append("Slots unknown: the engine has not answered lately.")
+    else:
+        parts.append(
+            f"{pool.held_all} of {pool.slots} slots held: {pool.held['interactive']} interactive, "
+            f"{pool.held['batch']} batch."
+        )
+    waiting = pool.waiting
+    parts.append(f"Waiting: {waiting['interactive']} interactive, {waiting['batch']} batch.")
+    if pool.places:
+        article = "an interactive" if pool.places[0].service_class == "interactive" else "a batch"
+        parts.append(f"Next is {article} request.")
+    return " ".join(parts)

@@ -1,0 +1,98 @@
+"""Hears from the gateway what is true now, at most once a second for all pages together.
+
+An answer that does not come is remembered as such: the caller learns since when nothing was
+heard and gets no old numbers to show by mistake.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+import structlog
+from django.conf import settings
+
+from quotas.snapshots import credentials, live
+
+log = structlog.get_logger(__name__)
+
+FRESH_S = 1.0
+TIMEOUT_S = 1.5
+CREDENTIAL_S = 60
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came of asking the gateway."""
+
+    asked_at: float  # Unix seconds
+    live: live.Live | None  # None: nothing that may be called current
+    last_at: float | None  # when it last answered this process; None: never yet
+    problem: str = ""
+
+
+def decode(raw: Mapping[str, Any]) -> live.Live:
+    """Read the gateway's JSON; fields a newer gateway adds are left alone."""
+    rows: dict[str, Any] = {
+        "engines": tuple(_row(live.EngineLive, one) for one in raw["engines"]),
+        "queued": tuple(_row(live.QueuedLive, one) for one in raw["queued"]),
+        "running": tuple(_row(live.RunningLive, one) for one in raw["running"]),
+    }
+    return _row(live.Live, {**raw, **rows})
+
+
+def _row(kind: type[Row], raw: Mapping[str, Any]) -> Row:
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in raw.items() if name in names})
+
+
+class Source:
+    """Asks one gateway and keeps its answer for a second."""
+
+    def __init__(self, url: str, secret_key: str) -> None:
+        self._url = f"{url}/internal/live"
+        self._secret_key = secret_key
+        self._client = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
+        self._lock = threading.Lock()
+        self._heard: Heard | None = None
+
+    def read(self) -> Heard:
+        """Return an answer at most a second old; callers at the same moment share one."""
+        with self._lock:
+            now = time.time()
+            if self._heard is None or not 0 <= now - self._heard.asked_at < FRESH_S:
+                self._heard = self._ask(now)
+            return self._heard
+
+    def _ask(self, now: float) -> Heard:
+        last_at = self._heard.last_at if self._heard else None
+        credential = credentials.Credential("live", "", now + CREDENTIAL_S)
+        bearer = credentials.sign(self._secret_key, credential)
+        try:
+            answer = self._client.get(self._url, headers={"Authorization": f"Bearer {bearer}"})
+            answer.raise_for_status()
+            heard = decode(answer.json())
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            if self._heard is None or self._heard.live is not None:
+                log.warning("gateway_not_heard", error=type(error).__name__, detail=str(error))
+            return Heard(time.time(), None, last_at, problem=type(error).__name__)
+        return Heard(time.time(), heard, heard.at)
+
+
+_source: Source | None = None
+_source_lock = threading.Lock()
+
+
+def read() -> Heard:
+    """Ask the gateway this installation is set up with."""
+    global _source
+    with _source_lock:
+        if _source is None:
+            _source = Source(settings.GATEWAY_URL, settings.SECRET_KEY)
+    return _source.read()

@@ -1,0 +1,91 @@
+"""Filters that put numbers and times into the words of the pages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from portal import words
+
+register = template.Library()
+register.filter("span", words.span)
+register.filter("about", words.about)
+register.filter("clock", words.clock)
+register.filter("count", words.count)
+register.filter("head_start", words.head_start)
+CUT_AT = 400
+
+
+@register.filter
+def age(then: datetime | None) -> SafeString | str:
+    """Return `3 s ago` with the exact moment in UTC on hover; never for None."""
+    if then is None:
+        return "never"
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        then.isoformat(),
+        then.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        words.ago(then, timezone.now()),
+    )
+
+
+@register.filter
+def moment(then: datetime | None) -> SafeString | str:
+    """Return a day and time in the reader's zone, with UTC on hover."""
+    if then is None:
+        return "never"
+    local = timezone.localtime(then)
+    days = (timezone.localtime().date() - local.date()).days
+    if days == 0:
+        text = f"today, {local:%H:%M}"
+    elif abs(days) < 300:
+        text = f"{local.day} {local:%b, %H:%M}"
+    else:
+        text = f"{local.day} {local:%b %Y}"
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        then.isoformat(),
+        then.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        text,
+    )
+
+
+@register.filter
+def clock_time(then: datetime | None) -> str:
+    """Return hh:mm in the reader's zone."""
+    return "never" if then is None else f"{timezone.localtime(then):%H:%M}"
+
+
+@register.filter
+def percent(value: float) -> str:
+    """Return a position as SVG takes it; never in the reader's number format."""
+    return f"{value:g}%"
+
+
+@register.filter
+def plus(value: float, more: float) -> float:
+    """Add, for positions that belong together."""
+    return value + more
+
+
+@register.filter
+def coord(value: float) -> str:
+    """Return a number as SVG takes it, with a point whatever the language."""
+    return f"{value:g}"
+
+
+@register.filter
+def cut(text: object, most: int = CUT_AT) -> SafeString | str:
+    """Shorten a text, and say that it is short and how long it was."""
+    whole = str(text)
+    if len(whole) <= most:
+        return whole
+    return format_html(
+        '{}<span class="meta"> … cut here, {} characters in all</span>',
+        whole[:most],
+        f"{len(whole):,}",
+    )
