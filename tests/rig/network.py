@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import sys
 from typing import Any
 
@@ -49,3 +50,11 @@ def forget() -> None:
 def refused() -> list[str]:
     """Return the addresses refused since `forget`."""
     return list(_refused)
+
+
+def free_port() -> int:
+    """Return a port nobody listens on."""
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        port: int = link.getsockname()[1]
+        return port
