@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 PR_SET_PDEATHSIG = 1
 
@@ -57,21 +57,24 @@ def die_with_parent(orphan_signal: int = signal.SIGKILL, parent: int | None = No
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def popen_options(program: Program) -> dict[str, Any]:
+    """Return what `subprocess` and `asyncio` both need to start `program` by these rules."""
+    return {
+        "env": {**os.environ, **program.env},
+        "cwd": program.cwd,
+        "user": program.user,
+        "extra_groups": [] if program.user else None,
+        "stdin": subprocess.DEVNULL,
+        "stderr": subprocess.STDOUT,
+        "start_new_session": True,
+        "pass_fds": program.pass_fds,
+        "preexec_fn": partial(die_with_parent, program.orphan_signal, os.getpid()),
+    }
+
+
 def spawn(program: Program, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
     """Start `program`, sending both of its outputs to `output`."""
-    return subprocess.Popen(
-        program.argv,
-        env={**os.environ, **program.env},
-        cwd=program.cwd,
-        user=program.user,
-        extra_groups=[] if program.user else None,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        pass_fds=program.pass_fds,
-        preexec_fn=partial(die_with_parent, program.orphan_signal, os.getpid()),
-    )
+    return subprocess.Popen(program.argv, stdout=output, **popen_options(program))
 
 
 def stop(program: Program, process: subprocess.Popen[bytes]) -> None:

@@ -65,11 +65,6 @@ def start_postgres(data_dir: Path, *, durable: bool = True) -> Store:
 
 def start_valkey(data_dir: Path, *, durable: bool = True) -> Store:
     """Start Valkey on `data_dir` and return once it answers."""
-    if valkey.is_ready(data_dir):
-        raise StoreError(
-            f"Valkey already serves {data_dir}: stop what started it, "
-            "or set DATA_DIR to another folder."
-        )
     return _start(
         valkey.program(data_dir, durable=durable),
         data_dir / "valkey.log",

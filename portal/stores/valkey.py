@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from portal.processes import Program
 from portal.stores import private_folder, run_dir, valkey_url
 from portal.stores.errors import StoreError
 
-NAME = "Valkey"
+PATIENCE_S = 15.0
 
 
 def binary() -> Path:
@@ -36,6 +37,7 @@ def program(data_dir: Path, *, durable: bool = True) -> Program:
     """Return the program that serves `data_dir`; durable keeps every write from the last second."""
     folder = private_folder(data_dir / "valkey")
     socket = private_folder(run_dir(data_dir)) / "valkey.sock"
+    _await_end_of_earlier(data_dir)
     settings = {
         "port": "0",
         "unixsocket": str(socket),
@@ -63,3 +65,18 @@ def is_ready(data_dir: Path) -> bool:
     with suppress(redis.RedisError), redis.Redis.from_url(valkey_url(data_dir)) as link:
         return bool(link.ping())
     return False
+
+
+def _await_end_of_earlier(data_dir: Path) -> None:
+    """Wait for a server whose owner was killed; a second one would steal its socket.
+
+    Callers hold the data folder's lock, so one that goes on answering belongs to nobody we know.
+    """
+    give_up = time.monotonic() + PATIENCE_S
+    while is_ready(data_dir):
+        if time.monotonic() > give_up:
+            raise StoreError(
+                f"Valkey already serves {data_dir}: stop what started it, "
+                "or set DATA_DIR to another folder."
+            )
+        time.sleep(0.1)
