@@ -1,0 +1,32 @@
+"""The one way to change the books: lock, write, let the gateways know.
+
+`writing()` takes the books' write lock first, so services never deadlock with each other and
+every change has its own version; it publishes after the commit. Should this process die between
+the two, the usage writer's loop notices within a second that Redis is behind (`ensure_published`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from django.db import connection, transaction
+
+from quotas import directory
+from quotas.models import DirectoryVersion
+
+_BUMP = (
+    f"INSERT INTO {DirectoryVersion._meta.db_table} AS kept (id, version) VALUES (1, 1) "  # noqa: S608
+    "ON CONFLICT (id) DO UPDATE SET version = kept.version + 1 RETURNING version"
+)
+
+
+@contextmanager
+def writing(scope: directory.Scope | None = None) -> Iterator[None]:
+    """Hold the write lock for the block; publish what `scope` names (None: all) on commit."""
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(_BUMP)
+        yield
+        transaction.on_commit(partial(directory.publish_soon, scope), robust=True)
