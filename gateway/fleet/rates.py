@@ -25,13 +25,11 @@ class Rates:
     preemptions: int | None = None  # in the window
 
 
-@dataclass(slots=True)
 class Counters:
     """The readings of one replica within the window."""
 
-    restarts: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
+        self.restarts = 0
         self._kept: deque[tuple[float, EngineReading]] = deque()
 
     def add(self, now_s: float, reading: EngineReading) -> bool:

@@ -1,0 +1,237 @@
+"""Watches every replica from beside the hot path and tells the ledger what each one can take.
+
+One task per replica, so that an engine that hangs delays nobody else's probes. It follows the
+directory: replicas come, go and change without a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import urlsplit
+
+import httpx
+
+from gateway.engines import fetch
+from gateway.engines.base import NO_PAGE, Engine, Page
+from gateway.engines.detect import adapter
+from gateway.fleet.activity import Activity
+from gateway.fleet.health import Condition
+from gateway.fleet.replica import Replica
+from gateway.ledger.interface import Ledger
+from quotas.snapshots.addresses import AllowedHosts, refused_answers
+from quotas.snapshots.directory import Fleet as FleetSnapshot
+from quotas.snapshots.directory import ReplicaSnapshot
+from quotas.snapshots.live import EngineLive
+
+log = logging.getLogger("fairway.fleet")
+
+INTERVAL_S = 2.0
+TIMEOUT_S = 2.0
+BACK_OFF_CHECK_S = 0.25
+
+
+class Fleet:
+    """All replicas as this process sees them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        allowed: AllowedHosts | None = None,
+        interval_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._ledger = ledger
+        self._allowed = allowed  # None: every address was checked by whoever registered it
+        self._interval_s = interval_s
+        self._clock = clock
+        self._wall = wall
+        self._replicas: dict[str, Replica] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._http: httpx.AsyncClient | None = None
+        self._stray = Activity(lambda event: None)  # for replicas that were just removed
+
+    # Life
+
+    async def start(self) -> None:
+        """Open the client; replicas are watched from the first `follow` on."""
+        self._http = fetch.client()
+        for replica in self._replicas.values():
+            self._watch(replica)
+
+    async def close(self) -> None:
+        """Stop watching."""
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    def follow(self, fleet: FleetSnapshot) -> None:
+        """Take over the fleet of a new version of the books."""
+        wanted = {r.replica_id: r for r in fleet.replicas if r.state != "disabled"}
+        for replica_id in self._replicas.keys() - wanted.keys():
+            self._forget(replica_id)
+        for replica_id, snapshot in wanted.items():
+            known = self._replicas.get(replica_id)
+            if known is None or _moved(known.snapshot, snapshot):
+                self._forget(replica_id)
+                known = self._replicas[replica_id] = Replica(snapshot)
+                self._watch(known)
+            else:
+                known.replaced(snapshot)
+            self._tell(known)
+
+    def _watch(self, replica: Replica) -> None:
+        if self._http is None:
+            return
+        name = replica.snapshot.replica_id
+        self._tasks[name] = asyncio.create_task(self._run(replica), name=f"probe {name}")
+
+    def _forget(self, replica_id: str) -> None:
+        task = self._tasks.pop(replica_id, None)
+        if task is not None:
+            task.cancel()
+        gone = self._replicas.pop(replica_id, None)
+        if gone is not None:
+            self._ledger.observe_replica(replica_id, accepts=False)
+
+    # Looking
+
+    def activity(self, replica_id: str) -> Activity:
+        """Return where the gateway notes its own work on a replica."""
+        replica = self._replicas.get(replica_id)
+        return self._stray if replica is None else replica.activity
+
+    def replica(self, replica_id: str) -> Replica | None:
+        """Return all that is known of a replica."""
+        return self._replicas.get(replica_id)
+
+    def replicas(self) -> Iterable[Replica]:
+        """Return all replicas that are watched."""
+        return tuple(self._replicas.values())
+
+    def engines(self, held: Mapping[str, tuple[int, int]] | None = None) -> tuple[EngineLive, ...]:
+        """Return the records for /internal/live; `held` = slots by replica, per class."""
+        now_s, ours = self._clock(), held or {}
+        return tuple(
+            replica.live(now_s, ours.get(name, (0, 0)))
+            for name, replica in sorted(self._replicas.items())
+        )
+
+    def noticed(self, replica_id: str) -> None:
+        """Judge at once what requests just went through, instead of at the next probe."""
+        replica = self._replicas.get(replica_id)
+        if replica is not None:
+            replica.drain_events(self._clock())
+            self._tell(replica)
+
+    # Watching
+
+    async def _run(self, replica: Replica) -> None:
+        engine = adapter(replica.snapshot.kind)
+        while True:
+            began_s = self._clock()
+            try:
+                await self._look(replica, engine)
+            except Exception:
+                # A fault of ours in judging one replica must not blind the gateway to it.
+                log.exception("probe of %s failed", replica.snapshot.name)
+            await self._rest(replica, began_s + self._interval_s)
+
+    async def _rest(self, replica: Replica, until_s: float) -> None:
+        """Sleep until the next probe, but end a back-off when its time is up."""
+        while (left_s := until_s - self._clock()) > 0:
+            backing_off = self._clock() < replica.busy_until_s
+            step_s = BACK_OFF_CHECK_S * random.uniform(0.5, 1.5) if backing_off else left_s  # noqa: S311 (jitter)
+            await asyncio.sleep(min(left_s, step_s))
+            if backing_off:
+                self._tell(replica)
+
+    async def _look(self, replica: Replica, engine: Engine) -> None:
+        replica.refused_address = await self._refused(replica.snapshot.url)
+        if not replica.refused_address:
+            await asyncio.gather(self._health(replica, engine), self._numbers(replica, engine))
+            if replica.facts is None and replica.probes.condition is Condition.UP:
+                await self._facts(replica, engine)
+        if replica.watch(self._clock()):
+            log.error("%s holds requests but makes no progress", replica.snapshot.name)
+        self._tell(replica)
+
+    async def _health(self, replica: Replica, engine: Engine) -> None:
+        answer = NO_PAGE
+        for path in engine.health_paths:
+            answer = await self._page(replica, path)
+            if answer.status != 404:
+                break
+        health = engine.health(answer)
+        before = replica.probes.condition
+        replica.probed(self._clock(), self._wall(), health)
+        if replica.probes.condition is not before:
+            log.warning("%s is %s", replica.snapshot.name, replica.probes.condition)
+
+    async def _numbers(self, replica: Replica, engine: Engine) -> None:
+        paths = [path for path in engine.reading_paths if path not in replica.absent]
+        if not paths:
+            return
+        answers = await fetch.pages(self._client(), replica.snapshot.url, paths, TIMEOUT_S)
+        replica.absent.update(path for path, answer in answers.items() if answer.status == 404)
+        if any(answer.timed_out for answer in answers.values()):
+            replica.metrics_silent = True
+            return
+        if not any(answer.ok for answer in answers.values()):
+            replica.metrics_silent = False
+            return
+        reading = engine.reading(answers)
+        if replica.read(self._clock(), self._wall(), reading):
+            log.warning("%s was restarted", replica.snapshot.name)
+
+    async def _facts(self, replica: Replica, engine: Engine) -> None:
+        answers = await fetch.pages(
+            self._client(), replica.snapshot.url, engine.facts_paths, TIMEOUT_S
+        )
+        if not any(answer.timed_out for answer in answers.values()):
+            replica.learned(engine.facts(answers))
+
+    async def _page(self, replica: Replica, path: str) -> Page:
+        return await fetch.page(self._client(), replica.snapshot.url, path, TIMEOUT_S)
+
+    async def _refused(self, url: str) -> str:
+        """Return why the address may not be used now: a name may lead elsewhere than before."""
+        if self._allowed is None:
+            return ""
+        host = urlsplit(url).hostname or ""
+        with contextlib.suppress(ValueError):
+            ipaddress.ip_address(host)
+            return refused_answers(host, [host], self._allowed)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                found = await asyncio.get_running_loop().getaddrinfo(host, None)
+        except (OSError, TimeoutError):
+            return "The host name of the engine cannot be looked up."
+        return refused_answers(host, [str(entry[4][0]) for entry in found], self._allowed)
+
+    def _client(self) -> httpx.AsyncClient:
+        if self._http is None:
+            raise RuntimeError("the fleet was not started")
+        return self._http
+
+    def _tell(self, replica: Replica) -> None:
+        seen = replica.observation(self._clock())
+        self._ledger.observe_replica(
+            replica.snapshot.replica_id, accepts=seen.accepts, slots=seen.slots
+        )
+
+
+def _moved(old: ReplicaSnapshot, new: ReplicaSnapshot) -> bool:
+    """Tell whether the replica is another server now, of which nothing is known yet."""
+    return (old.url, old.kind, old.pool) != (new.url, new.kind, new.pool)
