@@ -32,6 +32,19 @@ SECRET_KEY = env.text("SECRET_KEY") or stores.secret_key(DATA_DIR)
 DATABASE_URL = env.text("DATABASE_URL") or stores.postgres_url(DATA_DIR)
 REDIS_URL = env.text("REDIS_URL") or stores.valkey_url(DATA_DIR)
 
+EMBEDDED_DATABASE = not env.text("DATABASE_URL")
+EMBEDDED_REDIS = not env.text("REDIS_URL")
+ALLOW_EMBEDDED_STORES = env.boolean("ALLOW_EMBEDDED_STORES", default=False)
+
+# The one-command setup: how many gateways share the port, where the portal listens for them, and
+# an engine of one's own in place of the demo.
+GATEWAY_PROCESSES = env.integer("GATEWAY_PROCESSES", 1)
+PORTAL_SOCKET = env.text("PORTAL_SOCKET") or str(stores.run_dir(DATA_DIR) / "portal.sock")
+ENGINE_URL = env.text("ENGINE_URL")
+ENGINE_SLOTS = env.integer("ENGINE_SLOTS", 0)
+ENGINE_KIND = env.text("ENGINE_KIND")
+ENGINE_HOSTS = env.names("ENGINE_HOSTS")
+
 DATABASES = {"default": environ.Env.db_url_config(DATABASE_URL)}
 DATABASES["default"].update(
     {
