@@ -256,7 +256,6 @@ async def main(port: int, control: Path, log: Path, script: Script) -> None:
         server = await asyncio.start_server(
             engine.connection, "127.0.0.1", port, limit=16 * 2**20, backlog=1024
         )
-        control.unlink(missing_ok=True)
         await asyncio.start_unix_server(engine.control, control, limit=64 * 2**20)
         await server.serve_forever()
 
