@@ -228,7 +228,11 @@ class Fleet:
     def _tell(self, replica: Replica) -> None:
         seen = replica.observation(self._clock())
         self._ledger.observe_replica(
-            replica.snapshot.replica_id, accepts=seen.accepts, slots=seen.slots
+            replica.snapshot.replica_id,
+            accepts=seen.accepts,
+            slots=seen.slots,
+            incarnation=seen.incarnation,
+            affine=seen.affine,
         )
 
 

@@ -21,6 +21,7 @@ FLOWING_S = 4.0  # content this fresh proves life
 STALL_S = 50.0
 STALL_PREFILLS = 3.0
 BACK_OFF_S = 1.0
+FULL_CACHE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Observation:
 
     accepts: bool
     slots: int
+    incarnation: str  # "" when the engine does not tell
+    affine: bool  # sessions may be sent home to it
 
 
 class Replica:
@@ -163,7 +166,11 @@ class Replica:
         )
         # Half open: a single request may try, so the ledger sees one slot.
         slots = 1 if breaker.state is State.HALF_OPEN else self.brake.slots
-        return Observation(accepts, slots)
+        return Observation(accepts, slots, self.reading.incarnation or "", self._affine())
+
+    def _affine(self) -> bool:
+        """Tell whether sessions are sent home: not to a replica that is full by its own word."""
+        return not self.reading.waiting and (self.reading.kv_usage or 0.0) <= FULL_CACHE
 
     def state(self, now_s: float) -> str:
         """Return the one word people see (quotas.snapshots.live)."""
