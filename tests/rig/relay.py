@@ -31,14 +31,13 @@ class Fault:
     drop_replies: bool = False  # replies vanish, connections stay open
 
 
-async def _close(writer: asyncio.StreamWriter, *, reset: bool) -> None:
+def _close(writer: asyncio.StreamWriter, *, reset: bool) -> None:
     if reset and not writer.transport.is_closing():
         link: socket.socket = writer.get_extra_info("socket")
         link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
     with suppress(OSError):
         writer.close()
-        await writer.wait_closed()
 
 
 class Relay:
@@ -81,7 +80,7 @@ class Relay:
 
         async def end_all() -> None:
             for writer in list(self._links):
-                await _close(writer, reset=reset)
+                _close(writer, reset=reset)
 
         asyncio.run_coroutine_threadsafe(end_all(), self._loop).result(10)
 
@@ -100,7 +99,7 @@ class Relay:
         await self._end.wait()
         server.close()
         for writer in list(self._links):
-            await _close(writer, reset=False)
+            _close(writer, reset=False)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -109,7 +108,7 @@ class Relay:
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         if self.fault.refuse:
-            await _close(writer, reset=self.fault.reset)
+            _close(writer, reset=self.fault.reset)
             return
         try:
             if isinstance(self._target, Path):
@@ -117,7 +116,7 @@ class Relay:
             else:
                 there_in, there_out = await asyncio.open_connection(*self._target)
         except OSError:
-            await _close(writer, reset=True)
+            _close(writer, reset=True)
             return
         ends = {writer, there_out}
         self._links |= ends
@@ -130,7 +129,7 @@ class Relay:
         finally:
             self._links -= ends
             for end in ends:
-                await _close(end, reset=self.fault.reset)
+                _close(end, reset=self.fault.reset)
 
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, reply: bool
@@ -146,7 +145,7 @@ class Relay:
                 left = self.fault.reply_bytes - passed
                 if reply and self.fault.reply_bytes >= 0 and left <= len(data):
                     await self._write(writer, data[: max(left, 0)])
-                    await _close(writer, reset=self.fault.reset)
+                    _close(writer, reset=self.fault.reset)
                     return
                 await self._write(writer, data)
                 passed += len(data)
