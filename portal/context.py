@@ -75,6 +75,8 @@ def _common(request: HttpRequest) -> dict[str, Any]:
         "institute": settings.INSTITUTE_NAME,
         "contact": settings.CONTACT_EMAIL,
         "public_url": settings.PUBLIC_URL,
+        "sign_up_open": settings.SIGN_UP_OPEN,
+        "sign_up_approval": settings.SIGN_UP_APPROVAL,
         "request_id": request.META.get("FAIRWAY_REQUEST_ID", ""),
         "now": timezone.now(),
         "zone": timezone.get_current_timezone_name(),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import secrets
 import zoneinfo
+from typing import Any
 
 import structlog
 from csp.middleware import CSPMiddleware, PolicyParts
@@ -17,6 +20,7 @@ from django.utils import timezone
 from django.utils.cache import patch_cache_control
 from django.utils.deprecation import MiddlewareMixin
 from redis.exceptions import RedisError
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from portal import errors
 
@@ -43,6 +47,20 @@ class RequestId(MiddlewareMixin):
         self, request: HttpRequest, response: HttpResponseBase
     ) -> HttpResponseBase:
         response["x-request-id"] = request.META["FAIRWAY_REQUEST_ID"]
+        return response
+
+
+class StaticFiles(WhiteNoiseMiddleware):
+    """Serves our few small static files whole: under ASGI an open file is no stream."""
+
+    @staticmethod
+    def serve(static_file: Any, request: HttpRequest) -> HttpResponse:
+        found = static_file.get_response(request.method, request.META)
+        with contextlib.closing(found.file or io.BytesIO()) as file:
+            response = HttpResponse(file.read(), status=int(found.status))
+        del response["Content-Type"]
+        for name, value in found.headers:
+            response[name] = value
         return response
 
 

@@ -93,6 +93,8 @@ INSTALLED_APPS = [
     "csp",
     "quotas",
     "portal",
+    "portal.files",
+    "portal.batches",
     "gateway",
 ]
 AUTH_USER_MODEL = "quotas.User"
@@ -100,7 +102,7 @@ AUTH_USER_MODEL = "quotas.User"
 MIDDLEWARE = [
     "portal.middleware.RequestId",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "portal.middleware.StaticFiles",
     "portal.middleware.ContentSecurityPolicy",
     "portal.middleware.BrowserHeaders",
     "portal.middleware.Compression",
@@ -140,6 +142,9 @@ TEMPLATES = [
 INSTITUTE_NAME = env.text("INSTITUTE_NAME", "your group")
 CONTACT_EMAIL = env.text("CONTACT_EMAIL")
 
+KEYS_PER_PERSON = env.integer("KEYS_PER_PERSON", 20)
+KEY_LONGEST_DAYS = env.integer("KEY_LONGEST_DAYS", 365)
+
 # Sign-in: local accounts always, OpenID Connect when it is configured. allauth's own backend
 # includes Django's, hashes once whoever is asked for, and so takes equally long for a name that
 # nobody has.
@@ -148,6 +153,7 @@ CSRF_FAILURE_VIEW = "portal.errors.csrf_failure"
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 ACCOUNT_ADAPTER = "portal.accounts.adapters.LocalAccounts"
+ACCOUNT_FORMS = {"login": "portal.accounts.forms.SignIn"}
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "username*", "password1*", "password2*"]
 ACCOUNT_PREVENT_ENUMERATION = True
@@ -312,3 +318,17 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+
+# Files and batches.
+BATCH_MAX_LINES = env.integer("BATCH_MAX_LINES", 50_000)
+BATCH_MAX_BYTES = env.integer("BATCH_MAX_BYTES", 200 * 1024 * 1024)
+BATCH_MAX_LINE_BYTES = env.integer("BATCH_MAX_LINE_BYTES", 8 * 1024 * 1024)
+BATCH_WINDOW_MOST = env.integer("BATCH_WINDOW_MOST", 64)  # requests of one person at the gateway
+BATCH_RUNNERS = env.integer("BATCH_RUNNERS", 1)  # worker processes that send lines at one time
+BATCH_LEASE_S = env.integer("BATCH_LEASE_S", 10)
+BATCH_STALLED_AFTER_S = env.integer("BATCH_STALLED_AFTER_S", 1800)
+FILE_RETENTION_DAYS = env.integer("FILE_RETENTION_DAYS", 30)
+CELERY_BEAT_SCHEDULE = {
+    "batches-sweep": {"task": "portal.batches.tasks.sweep", "schedule": 10.0},
+    "files-clean": {"task": "portal.batches.tasks.clean", "schedule": 3600.0},
+}

@@ -18,6 +18,7 @@ urlpatterns = [
     path("", home.dashboard, name="dashboard"),
     path("status/", status.page, name="status"),
     path("status.json", status.as_json, name="status-json"),
+    path("keys/", include("portal.keys.urls")),
     path("live/card-line/", status.card_line, name="live-card-line"),
     path("live/status/", status.live_part, name="live-status"),
     path("favicon.ico", RedirectView.as_view(url="/static/portal/favicon.svg")),

@@ -96,6 +96,23 @@ class PoolReading:
     silent_since: datetime | None
 
     @property
+    def next(self) -> drawing.Mark | None:
+        """Return the mark of the request that starts next, unless it hides in a crowd."""
+        if not self.places or self.slots is None:
+            return None
+        first = self.places[0]
+        x = drawing.water_x(first.head_start_s, HANDICAP_S)
+        return next(
+            (m for m in self.marks if m.x == x and m.service_class == first.service_class), None
+        )
+
+    @property
+    def next_y(self) -> int:
+        """Return the height of that mark's middle in the drawing."""
+        mark = self.next
+        return 214 if mark is None or mark.service_class == "batch" else (70, 117)[mark.row]
+
+    @property
     def held_all(self) -> int:
         """Return the slots held by both classes."""
         return sum(self.held.values())
@@ -124,6 +141,7 @@ class Reading:
 
     state: str
     sentence: str
+    headline: str
     at: datetime | None  # when the numbers were true; None: there are none
     last_at: datetime | None
     pools: tuple[PoolReading, ...]
@@ -152,13 +170,16 @@ def read(heard: Heard, *, reader_id: str, secret: str) -> Reading:
     people = [q.user_id for q in live.queued] + [r.user_id for r in live.running]
     letters = drawing.letters(people, secret, hour)
     names = dict.fromkeys([e.pool for e in live.engines] + [q.pool for q in live.queued])
-    pools = tuple(_pool(live, name, letters, reader_id) for name in names)
-    front = front_pool(pools)
+    found = tuple(_pool(live, name, letters, reader_id) for name in names)
+    front = front_pool(found)
+    pools = tuple(sorted(found, key=lambda pool: pool is not front))
     state = front.state if front else "unknown"
     strip, text = _strip(front) if front else (None, "No engine is registered")
+    sentence = _sentence(live, pools, front)
     return Reading(
         state=state if live.open else "unknown",
-        sentence=_sentence(live, pools, front),
+        sentence=sentence,
+        headline=_headline(sentence, front, is_open=live.open),
         at=moment(live.at),
         last_at=moment(heard.last_at),
         pools=pools,
@@ -170,8 +191,9 @@ def read(heard: Heard, *, reader_id: str, secret: str) -> Reading:
 
 
 def _unheard(heard: Heard) -> Reading:
+    silence = "The gateway does not answer."
     return Reading(
-        "unknown", "The gateway does not answer.", None, moment(heard.last_at),
+        "unknown", silence, silence, None, moment(heard.last_at),
         (), (), None, "Slots and queue unknown: the gateway does not answer", "unknown",
     )  # fmt: skip
 
@@ -236,12 +258,12 @@ def _lanes(
     reader_id: str,
     at: float,
 ) -> tuple[Lane, ...]:
-    """Return the slots, engine by engine, the longest running first."""
+    """Return the slots, engine by engine: interactive, then batch, the longest first."""
     lanes: list[Lane] = []
     for engine in engines:
         holders = sorted(
             (r for r in running if r.replica_id == engine.replica_id),
-            key=lambda r: -r.running_s,
+            key=lambda r: (r.service_class == "batch", -r.running_s),
         )
         held = [ticket for ticket in holders for _ in range(ticket.weight)]
         lanes += [
@@ -325,9 +347,27 @@ def _sentence(live: Live, pools: tuple[PoolReading, ...], front: PoolReading | N
     held = f"{front.held_all} of {slots} held"
     if front.slots and front.held_all >= front.slots:
         held = f"all {slots} held"
-    chat, batch = (words.starts(front.wait_s[kind]) for kind in CLASSES)
-    text = f"{of}{held}; a new chat message {chat}, a new batch request {batch}."
-    return text[0].upper() + text[1:]
+    return _capital(f"{of}{held}; a {newcomers(front)}.")
+
+
+def newcomers(pool: PoolReading) -> str:
+    """Return when a new request of each class would start, for the middle of a sentence."""
+    chat, batch = (pool.wait_s[kind] for kind in CLASSES)
+    tail = words.starts(batch)
+    if batch is not None and batch >= 1 and chat is not None and chat >= 1:
+        tail = f"in about {words.about(batch)}"
+    return f"new chat message {words.starts(chat)}, a new batch request {tail}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _headline(sentence: str, front: PoolReading | None, *, is_open: bool) -> str:
+    """Return the status page's one sentence: the waits when they are known."""
+    if front is None or not is_open or front.slots is None:
+        return sentence
+    return f"A {newcomers(front)}."
 
 
 def _strip(pool: PoolReading) -> tuple[drawing.Strip, str]:

@@ -10,6 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from portal import words
+from portal.context import MEMBER_NAV
 
 register = template.Library()
 register.filter("span", words.span)
@@ -55,9 +56,42 @@ def moment(then: datetime | None) -> SafeString | str:
 
 
 @register.filter
+def day(then: datetime | None) -> SafeString | str:
+    """Return a calendar day in the reader's zone, with the moment in UTC on hover."""
+    if then is None:
+        return "never"
+    local = timezone.localtime(then)
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        then.isoformat(),
+        then.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        f"{local.day} {local:%b %Y}",
+    )
+
+
+@register.filter
+def time_left(until: datetime) -> str:
+    """Return how long something still lasts."""
+    return words.left(until, timezone.now())
+
+
+@register.filter
+def seconds(milliseconds: float | None) -> float | None:
+    """Return seconds from milliseconds; unknown stays unknown."""
+    return None if milliseconds is None else milliseconds / 1000
+
+
+@register.filter
 def clock_time(then: datetime | None) -> str:
     """Return hh:mm in the reader's zone."""
     return "never" if then is None else f"{timezone.localtime(then):%H:%M}"
+
+
+@register.filter
+def page_name(address: str) -> str:
+    """Return the menu's name of the page at an address; nothing for other addresses."""
+    found = [item.label for item in MEMBER_NAV if address.startswith(item.address)]
+    return found[-1] if found else ""
 
 
 @register.filter
