@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.rig import network
+from tests.rig.fixtures import *  # noqa: F403  (pytest finds fixtures by their names here)
 from tests.rig.stores import SessionStores
 
 STORES = SessionStores()

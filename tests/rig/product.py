@@ -38,7 +38,7 @@ NOT_INHERITED = {"DATABASE_URL", "REDIS_URL", "DATA_DIR", "DJANGO_SETTINGS_MODUL
 # How each part is told from the others in the process table.
 PARTS = {
     "gateway": r"-m gateway\b|rungateway",
-    "portal": r"uvicorn|portal\.asgi",
+    "portal": r"uvicorn portal\.asgi",
     "worker": r"celery .*\bworker\b",
     "beat": r"celery .*\bbeat\b",
     "writer": r"writeusage",
@@ -46,6 +46,19 @@ PARTS = {
     "valkey": r"valkey-server|redis-server",
     "demo": r"portal\.demo_engine",
 }
+
+
+# Many keys in one start of Django.
+ISSUE = """
+import json
+from quotas.services import keys, people
+print(json.dumps({{
+    name: keys.issue(
+        owner=people.ensure_user(username=name), name=f"{{name}} {{kind}}", service_class=kind
+    ).secret
+    for name, kind in {owners}.items()
+}}))
+"""
 
 
 @dataclass(frozen=True)
@@ -223,6 +236,13 @@ class Product:
         text = self.manage("issuekey", "--user", user, "--class", service_class, "--json", *options)
         secret: str = json.loads(text)["secret"]
         return secret
+
+    def keys(self, **owners: str) -> dict[str, str]:
+        """Return new keys' secrets by their owners' names; the values are classes of service."""
+        found: dict[str, str] = json.loads(
+            self.manage("shell", "--no-imports", "-c", ISSUE.format(owners=owners)).splitlines()[-1]
+        )
+        return found
 
     def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""

@@ -1,0 +1,70 @@
+"""One running product for the whole session, and fresh ones for tests that break theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.rig.engine_script import Script
+from tests.rig.llama import Llama
+from tests.rig.product import Product
+from tests.rig.witness import Witness
+
+# Ageing is tested by moving ledger time, never by waiting or by moving the host's clock.
+TESTING = {"TEST_CLOCK": "1"}
+
+
+@pytest.fixture(scope="session")
+def running_witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
+    """Run the witness engine the shared product uses."""
+    engine = Witness(tmp_path_factory.mktemp("witness"), Script(slots=8)).start()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture(scope="session")
+def product(
+    running_witness: Witness, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Product]:
+    """Run the product for every test that leaves it as it found it."""
+    folder = tmp_path_factory.mktemp("product")
+    found = Product(folder, running_witness.url, TESTING)
+    try:
+        yield found.start()
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def witness(running_witness: Witness) -> Iterator[Witness]:
+    """Return the shared witness engine; it behaves well again after the test."""
+    yield running_witness
+    running_witness.reset()
+
+
+@pytest.fixture(scope="session")
+def llama(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llama]:
+    """Run a real llama.cpp server and register it with the shared product."""
+    engine = Llama(tmp_path_factory.mktemp("llama")).start()
+    product.manage("addengine", engine.url, "--json")
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Product]]:
+    """Return a maker of products of one's own, for tests that kill them."""
+    made: list[Product] = []
+
+    def make(engine_url: str, *, start: bool = True, **settings: str) -> Product:
+        one = Product(tmp_path_factory.mktemp("own"), engine_url, TESTING | settings)
+        made.append(one)
+        return one.start() if start else one
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+__all__ = ["fresh", "llama", "product", "running_witness", "witness"]
