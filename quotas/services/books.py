@@ -27,6 +27,8 @@ def writing(scope: directory.Scope | None = None) -> Iterator[None]:
     """Hold the write lock for the block; publish what `scope` names (None: all) on commit."""
     with transaction.atomic():
         with connection.cursor() as cursor:
+            # A revocation that was shown as done must survive a crash of the server.
+            cursor.execute("SET LOCAL synchronous_commit = on")
             cursor.execute(_BUMP)
         yield
         transaction.on_commit(partial(directory.publish_soon, scope), robust=True)
