@@ -59,6 +59,9 @@ class Ticket:
     session: str = ""  # session key, "" when it has none
     ttl_ms: int = 60_000  # longest it may stay queued
     place: str = ""  # a kept place shown by a returning client
+    fingerprint: str = ""  # SHA-256 of the body: finds the place of a client that shows none
+    home_wait_ms: int = 2_000  # longest it waits for its session's full home replica
+    interrupted: bytes = b""  # the usage record to append if this process dies with it
 
 
 @dataclass(frozen=True, slots=True)

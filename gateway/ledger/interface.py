@@ -33,6 +33,7 @@ class KeyPolicy:
     in_flight: int
     queued: int
     in_flight_is_default: bool  # a default batch cap does not bind while idle capacity is lent
+    service_class: ServiceClass | None = None  # None: the same caps in both classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,11 @@ class Ledger(Protocol):
         """End a lease: slots free, service settled, usage appended. Unknown id: no effect."""
         ...
 
-    def put_back(self, ticket_id: str) -> asyncio.Future[Grant]:
-        """Undo a grant the engine would not take (429/503): same rank, no retry spent."""
+    def put_back(self, ticket_id: str, *, avoid: str = "") -> asyncio.Future[Grant]:
+        """Undo a grant the engine would not take (429/503): same rank, no retry spent.
+
+        `avoid` names a replica it must not return to while another one is up (a retry).
+        """
         ...
 
     def prefill_done(self, ticket_id: str) -> None:
@@ -129,8 +133,21 @@ class Ledger(Protocol):
         """Forget a replica; its leases stay counted until they are released."""
         ...
 
-    def observe_replica(self, replica_id: str, *, accepts: bool, slots: int | None = None) -> None:
-        """Health as this process sees it: does it take new work, with how many slots now."""
+    def observe_replica(
+        self,
+        replica_id: str,
+        *,
+        accepts: bool,
+        slots: int | None = None,
+        incarnation: str = "",
+        affine: bool = True,
+    ) -> None:
+        """Health as this process sees it: does it take new work, with how many slots now.
+
+        A replica takes work unless a living process objects. A new `incarnation` (the engine
+        restarted) voids the bindings of sessions to it; without `affine` (the engine itself has
+        somebody waiting) sessions are not sent home to it.
+        """
         ...
 
     async def standing(self, ticket_id: str) -> Standing | None: ...

@@ -1,0 +1,342 @@
+"""What happens to one ticket: it enters, waits, starts, goes back, ends or is put out.
+
+Rule 1: a refusal changes nothing but a kept place; every check comes before the first change.
+Rule 2: whoever leaves the queue or a slot makes room in the accrual window at the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.core import ranking, sharing
+from gateway.core.placing import Replica
+from gateway.core.types import Outcome, Ticket
+from gateway.ledger import operations as op
+from gateway.ledger.places import Places
+from gateway.ledger.state import BATCH, INTERACTIVE, Entry, FlowId, LedgerState
+
+DEFAULT_HOLD_MS = 10_000
+SHORTEST_RETRY_MS = 1_000
+
+Tell = Callable[[str, op.Result], None]  # gateway, what happened to its ticket
+
+
+class Desk:
+    """Everything that may befall a ticket, on behalf of the gateway that calls."""
+
+    def __init__(
+        self, state: LedgerState, tell: Tell, append_usage: Callable[[bytes], str]
+    ) -> None:
+        self.state = state
+        self.caller = ""
+        self.places = Places()
+        self.bindings: dict[str, tuple[str, str, int]] = {}  # session -> replica, incarnation, end
+        self.incarnations: dict[str, str] = {}
+        self._tell = tell
+        self._append_usage = append_usage
+
+    def enqueue(self, ticket: Ticket) -> None:
+        state = self.state
+        refusal = self._refusal(ticket)
+        if refusal is not None:
+            self._tell(self.caller, refusal)
+            return
+        place = self.places.take(ticket, state.now_ms)
+        refusal = None if place else self._full(ticket)
+        if refusal is not None:
+            self._tell(self.caller, refusal)
+            return
+        state.seq += 1
+        entry = Entry(
+            ticket, self.caller, place.seq if place else state.seq, state.now_ms,
+            state.now_ms + ticket.ttl_ms, place.ageing_since_ms if place else None,
+        )  # fmt: skip
+        self.take_in(entry)
+
+    def take_in(self, entry: Entry) -> None:
+        """Queue a new ticket, start its ageing if its class allows, and tell its owner."""
+        state = self.state
+        if entry.ageing_since_ms is None and entry.ticket.service_class is INTERACTIVE:
+            entry.ageing_since_ms = state.now_ms
+        state.enter(entry)
+        state.queue(entry)
+        self.open_window(entry.flow, but=entry)
+        self._tell_queued(entry)
+
+    def _refusal(self, ticket: Ticket) -> op.Turned | None:
+        """Return why the ticket may not even wait, apart from full queues."""
+        state, name = self.state, ticket.ticket_id
+        cls = ticket.service_class
+        key, user = state.keys.get((cls, ticket.key_id)), state.users.get((cls, ticket.user_id))
+        if name in state.entries:
+            return op.Turned(name, "duplicate_ticket")
+        if key is not None and not key.live:
+            return op.Turned(name, "revoked")
+        if key is None or user is None or ticket.pool not in state.pools:
+            return op.Turned(name, "directory_unavailable", retry_after_ms=5_000)
+        largest = self._largest_weight(ticket)
+        if largest is not None and ticket.weight > largest:
+            return op.Turned(name, "weight_too_large", limit=largest)
+        return None
+
+    def _largest_weight(self, ticket: Ticket) -> int | None:
+        """Return the most sequences a ticket may ever have, by what is registered, up or not."""
+        state, cls = self.state, ticket.service_class
+        registered = [p.slots for p in state.replica_policies.values() if p.pool == ticket.pool]
+        if not registered:
+            return None
+        total, user = sum(registered), state.users[(cls, ticket.user_id)]
+        caps = [
+            state.keys[(cls, ticket.key_id)].in_flight,
+            sharing.user_cap(user.in_flight, cls is BATCH, total),
+            max(registered),
+        ]
+        if cls is BATCH:
+            pool = state.pools[ticket.pool]
+            caps.append(sharing.batch_slots(pool.batch_slots, None, total, lent=False))
+        return min(caps)
+
+    def _full(self, ticket: Ticket) -> op.Turned | None:
+        """Return the refusal of a full queue; an interactive ticket keeps its place in it."""
+        state, cls = self.state, ticket.service_class
+        key, user = (cls, ticket.key_id), (cls, ticket.user_id)
+        pool, flow = state.pools[ticket.pool], (ticket.pool, cls)
+        bound = pool.queue_bound_batch if cls is BATCH else pool.queue_bound_interactive
+        if state.key_queued[key] >= state.keys[key].queued:
+            code, limit, busy = "queue_full_key", state.keys[key].queued, state.key_in_flight[key]
+        elif state.user_queued[user] >= state.users[user].queued:
+            code, limit, busy = (
+                "queue_full_key",
+                state.users[user].queued,
+                state.user_in_flight[user],
+            )
+        elif state.pool_queued[flow] >= bound:
+            code, limit, busy = "queue_full", bound, state.pool_tickets[flow] - bound
+        else:
+            return None
+        retry = self._retry_after(ticket, busy)
+        place = ""
+        if cls is INTERACTIVE:
+            state.seq += 1
+            place = self._keep_place(ticket, state.seq, state.now_ms, retry)
+        return op.Turned(ticket.ticket_id, code, None, retry, place, limit)
+
+    def _keep_place(self, ticket: Ticket, seq: int, since: int | None, retry_ms: int) -> str:
+        state = self.state
+        user = state.users.get((ticket.service_class, ticket.user_id))
+        most = self._window_size(ticket) if ticket.service_class is BATCH else (
+            user.queued if user else 0
+        )  # fmt: skip
+        expires = state.now_ms + retry_ms + state.rules.place_grace_ms
+        return self.places.keep(ticket, seq, since, expires, most)
+
+    def _retry_after(self, ticket: Ticket, busy: int) -> int:
+        """Return when the next of `busy` running tickets should end."""
+        hold = self.state.hold_average.get((ticket.pool, ticket.service_class), DEFAULT_HOLD_MS)
+        return max(SHORTEST_RETRY_MS, hold // max(1, busy))
+
+    def _retry_after_timeout(self, ticket: Ticket) -> int:
+        """Return how long the queue of its class would take to empty."""
+        state, flow = self.state, (ticket.pool, ticket.service_class)
+        hold = state.hold_average.get(flow, DEFAULT_HOLD_MS)
+        slots = state.slots_up(ticket.pool)
+        if ticket.service_class is BATCH:
+            slots = state.batch_limit(ticket.pool)
+        return max(SHORTEST_RETRY_MS, hold * state.pool_queued[flow] // max(1, slots))
+
+    def cancel(self, ticket_id: str) -> None:
+        entry = self._own(ticket_id, queued=True)
+        if entry is not None:
+            self.drop_queued(entry)
+
+    def drop_queued(self, entry: Entry) -> None:
+        self.state.unqueue(entry)
+        self.state.leave(entry)
+        self.open_window(entry.flow)
+
+    def release(self, release: op.Release) -> None:
+        entry = self._own(release.ticket_id, queued=False)
+        if entry is None:
+            return
+        state, ticket = self.state, entry.ticket
+        user, kind = state.users.get(entry.user), (ticket.pool, ticket.service_class)
+        actual = sharing.charge(
+            release.prompt_tokens, release.completion_tokens, user.share if user else 1
+        )
+        state.service[entry.user] += actual - entry.charge
+        if release.outcome is Outcome.SERVED:
+            state.completion_average[entry.flow] = sharing.moving_average(
+                state.completion_average.get(entry.flow), release.completion_tokens
+            )
+            state.hold_average[kind] = sharing.moving_average(
+                state.hold_average.get(kind), state.now_ms - entry.started_ms
+            )
+            self._bind(entry)
+        state.unhold(entry)
+        state.leave(entry)
+        if release.record:
+            stream_id = self._append_usage(release.record)
+            self._tell(self.caller, op.Recorded(ticket.ticket_id, stream_id))
+
+    def put_back(self, put_back: op.PutBack) -> None:
+        entry = self._own(put_back.ticket_id, queued=False)
+        if entry is None:
+            return
+        self.give_back(entry)
+        entry.avoid = put_back.avoid
+        self.state.queue(entry)
+        self.open_window(entry.flow)
+        if self.state.now_ms >= entry.deadline_ms:
+            self.evict(entry)
+        elif not self._is_live(entry):
+            self.revoke(entry)
+
+    def revoke(self, entry: Entry) -> None:
+        """Put a queued ticket out because its key is no longer good."""
+        self.drop_queued(entry)
+        name = entry.ticket.ticket_id
+        self._tell(entry.gateway, op.Turned(name, "revoked", Outcome.EVICTED_REVOKED))
+
+    def _is_live(self, entry: Entry) -> bool:
+        key = self.state.keys.get(entry.key)
+        return key is None or key.live
+
+    def give_back(self, entry: Entry) -> None:
+        """Undo a start: slots and service as if it had not been."""
+        self.state.service[entry.user] -= entry.charge
+        entry.charge = 0
+        self.state.unhold(entry)
+
+    def prefill_done(self, ticket_id: str) -> None:
+        entry = self._own(ticket_id, queued=False)
+        if entry is not None:
+            self.state.stop_reading(entry)
+
+    def _own(self, ticket_id: str, *, queued: bool) -> Entry | None:
+        entry = self.state.entries.get(ticket_id)
+        if entry is None or entry.gateway != self.caller or bool(entry.replica_id) is queued:
+            return None
+        return entry
+
+    def started(self, entry: Entry) -> None:
+        entry.is_accepted = entry.gateway == self.caller
+        self.open_window(entry.flow)
+        self._tell(
+            entry.gateway,
+            op.Started(
+                entry.ticket.ticket_id, entry.replica_id, entry.seq, entry.arrived_ms,
+                entry.ageing_since_ms, entry.rank_ms, entry.started_ms, entry.charge,
+            ),
+        )  # fmt: skip
+
+    # The accrual window
+
+    def _window_size(self, ticket: Ticket) -> int:
+        user = self.state.users.get((BATCH, ticket.user_id))
+        return sharing.user_cap(user.in_flight if user else None, True, 0)
+
+    def open_window(self, flow_id: FlowId, but: Entry | None = None) -> None:
+        """Let the oldest tickets of a batch flow begin to age, as many as the window holds."""
+        flow = self.state.flows.get(flow_id)
+        if flow is None or flow_id[1] is not BATCH:
+            return
+        entries = flow.oldest_first()
+        places = self._window_size(entries[0].ticket)
+        if not self.state.rules.accrual_window:
+            places = len(entries)
+        for i in ranking.window((e.ageing_since_ms is not None for e in entries), places):
+            entries[i].ageing_since_ms = self.state.now_ms
+            if entries[i] is not but:
+                self._tell_queued(entries[i])
+
+    def _tell_queued(self, entry: Entry) -> None:
+        name, since = entry.ticket.ticket_id, entry.ageing_since_ms
+        self._tell(entry.gateway, op.Queued(name, entry.seq, entry.arrived_ms, since))
+
+    # Affinity
+
+    def home(self, entry: Entry) -> str:
+        """Return the replica the entry's session is bound to, "" when it is bound to none."""
+        bound = self.bindings.get(entry.ticket.session)
+        if bound is None:
+            return ""
+        replica_id, incarnation, end_ms = bound
+        if end_ms <= self.state.now_ms or self.incarnations.get(replica_id, "") != incarnation:
+            return ""
+        return replica_id
+
+    def _bind(self, entry: Entry) -> None:
+        """Remember where the session's cache is now; a success elsewhere moves it there."""
+        session, replica_id = entry.ticket.session, entry.replica_id
+        if session:
+            incarnation = self.incarnations.get(replica_id, "")
+            end_ms = self.state.now_ms + self.state.rules.binding_ms
+            self.bindings[session] = (replica_id, incarnation, end_ms)
+
+    # Adoption
+
+    def adopt_lease(self, held: op.Hold) -> None:
+        """Take a lease on its owner's word, also above a budget; nothing starts until below."""
+        state, ticket = self.state, held.ticket
+        if ticket.ticket_id in state.entries:
+            return
+        if held.replica_id not in state.replicas:
+            state.replicas[held.replica_id] = Replica(
+                held.replica_id, ticket.pool, 0, 0, 0, accepts=False
+            )
+        entry = Entry(
+            ticket, self.caller, held.seq, held.arrived_ms, held.arrived_ms + ticket.ttl_ms,
+            held.ageing_since_ms, started_ms=held.started_ms,
+        )  # fmt: skip
+        entry.rank_ms = state.rank(entry)
+        state.seq = max(state.seq, held.seq)
+        state.enter(entry)
+        state.hold(entry, held.replica_id, held.charge, reads=held.is_reading)
+
+    def adopt_queued(self, wait: op.Wait) -> None:
+        """Take a waiting ticket back with its rank, at its old place in its key's queue."""
+        state, ticket = self.state, wait.ticket
+        if ticket.ticket_id in state.entries:
+            return
+        state.seq = max(state.seq, wait.seq)
+        self.take_in(
+            Entry(
+                ticket,
+                self.caller,
+                wait.seq,
+                wait.arrived_ms,
+                wait.arrived_ms + ticket.ttl_ms,
+                wait.ageing_since_ms,
+            )
+        )
+
+    # Timeouts
+
+    def overdue(self) -> list[Entry]:
+        """Return the queued tickets whose time is up, in the order in which it was up."""
+        state = self.state
+        late: list[tuple[int, int, Entry]] = []
+        for entry in state.entries.values():
+            if entry.replica_id:
+                continue
+            end = entry.deadline_ms
+            down = state.down_since_ms.get(entry.ticket.pool)
+            if down is not None:
+                end = min(end, max(down, entry.arrived_ms) + state.rules.no_replica_ms)
+            if state.now_ms >= end:
+                late.append((end, entry.seq, entry))
+        return [entry for _, _, entry in sorted(late, key=lambda item: item[:2])]
+
+    def evict(self, entry: Entry) -> None:
+        """Put a ticket out whose time is up; its place is kept."""
+        state, ticket = self.state, entry.ticket
+        retry = self._retry_after_timeout(ticket)
+        place = self._keep_place(ticket, entry.seq, entry.ageing_since_ms, retry)
+        is_down = ticket.pool in state.down_since_ms
+        self.drop_queued(entry)
+        code, outcome = (
+            ("no_replica", Outcome.EVICTED_NO_REPLICA)
+            if is_down
+            else ("queue_timeout", Outcome.EVICTED_TIMED_OUT)
+        )
+        self._tell(entry.gateway, op.Turned(ticket.ticket_id, code, outcome, retry, place))

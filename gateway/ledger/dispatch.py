@@ -1,0 +1,143 @@
+"""Starts what may start: the pick of docs/scheduler.md carried out on the memory ledger's state.
+
+Rule 1: a start happens here and nowhere else, and only if every rule of admission holds.
+Rule 2: a ticket passed over only for its size is remembered, and at its bound it reserves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.core import sharing
+from gateway.core.placing import (
+    LONGEST_BYPASS_MS,
+    MOST_BYPASSED,
+    Fit,
+    Reservations,
+    Wish,
+    place,
+    reserve,
+)
+from gateway.core.ranking import Head, pick
+from gateway.core.types import Blocker, ServiceClass
+from gateway.ledger.state import BATCH, INTERACTIVE, Entry, LedgerState
+
+#: Big tickets looked past in one pick; the script of the Redis ledger has the same bound.
+MOST_SET_ASIDE = 16
+
+Home = Callable[[Entry], str]  # the replica an entry's session is bound to, "" when none
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Picks and starts; tells whom it started through `on_start`."""
+
+    state: LedgerState
+    home: Home
+    on_start: Callable[[Entry], None]
+
+    def run(self) -> None:
+        """Start tickets in every pool until nothing more may start."""
+        for pool in sorted(self.state.pools):
+            while self._start_one(pool):
+                pass
+
+    def _start_one(self, pool: str) -> bool:
+        state = self.state
+        interactive, batch = self._heads(pool, INTERACTIVE), self._heads(pool, BATCH)
+        if not interactive and not batch:
+            return False
+        if not any(r.accepts and r.has_slots(1) for r in state.replicas_of(pool)):
+            return False
+        reserved = Reservations()
+        aside: list[Entry] = []
+        while len(aside) < MOST_SET_ASIDE:
+            fits: dict[str, Fit] = {a.ticket.ticket_id: Fit() for a in aside}
+
+            def admissible(head: Head, fits: dict[str, Fit] = fits) -> bool:
+                if head.ticket_id not in fits:
+                    fits[head.ticket_id] = self.fit(state.entries[head.ticket_id], reserved)
+                fit = fits[head.ticket_id]
+                return bool(fit.replica_id) or fit.big
+
+            choice = pick(state.now_ms, interactive, batch, admissible, state.rules.handicap_ms)
+            if choice is None:
+                return False
+            entry, fit = state.entries[choice.ticket_id], fits[choice.ticket_id]
+            if fit.replica_id:
+                self._start(entry, fit.replica_id)
+                self._remember(aside)
+                return True
+            aside.append(entry)
+            if self._is_at_bound(entry):
+                up = state.replicas_of(pool)
+                reserve(self._wish(entry), up, fit.blocker or Blocker.SLOTS, reserved)
+        return False
+
+    def _heads(self, pool: str, service_class: ServiceClass) -> list[Head]:
+        state, heads = self.state, []
+        for (where, cls, user_id), flow in state.flows.items():
+            if where != pool or cls is not service_class:
+                continue
+            entry = state.head(flow)
+            if entry is not None:
+                service = state.service[entry.user]
+                since = entry.ageing_since_ms
+                heads.append(Head(entry.ticket.ticket_id, user_id, cls, since, entry.seq, service))
+        return heads
+
+    def fit(self, entry: Entry, reserved: Reservations) -> Fit:
+        """Return where the entry may start now, given that its own caps have room for it."""
+        state, ticket = self.state, entry.ticket
+        replicas = state.replicas_of(ticket.pool)
+        if not any(r.accepts for r in replicas):
+            return Fit(blocker=Blocker.NO_REPLICA)
+        if ticket.service_class is BATCH:
+            limit = state.batch_limit(ticket.pool)
+            if state.batch_in_flight[ticket.pool] + ticket.weight > limit:
+                return Fit(blocker=Blocker.BATCH_POOL, big=ticket.weight > 1)
+            if reserved.batch:
+                return Fit(blocker=Blocker.BATCH_POOL)
+        fit = place(self._wish(entry), replicas, reserved)
+        if fit.home_is_full and entry.pick_since_ms is None:
+            entry.pick_since_ms = state.now_ms
+        return fit
+
+    def _wish(self, entry: Entry) -> Wish:
+        ticket, waits_since = entry.ticket, entry.pick_since_ms
+        may_wait = ticket.home_wait_ms > 0 and (
+            waits_since is None or self.state.now_ms - waits_since < ticket.home_wait_ms
+        )
+        return Wish(
+            weight=ticket.weight,
+            prefill_tokens=ticket.prefill_tokens,
+            order=ticket.replica_order,
+            home=self.home(entry),
+            may_wait_for_home=may_wait,
+            avoid=entry.avoid,
+        )
+
+    def _is_at_bound(self, entry: Entry) -> bool:
+        if entry.bypassed >= MOST_BYPASSED:
+            return True
+        first = entry.first_bypass_ms
+        return first is not None and self.state.now_ms - first >= LONGEST_BYPASS_MS
+
+    def _remember(self, aside: list[Entry]) -> None:
+        for entry in aside:
+            entry.bypassed += 1
+            if entry.first_bypass_ms is None:
+                entry.first_bypass_ms = self.state.now_ms
+
+    def _start(self, entry: Entry, replica_id: str) -> None:
+        state, ticket = self.state, entry.ticket
+        entry.rank_ms = state.rank(entry)
+        entry.started_ms = state.now_ms
+        average = state.completion_average.get(entry.flow)
+        output = sharing.output_estimate(ticket.output_tokens, average)
+        user = state.users.get(entry.user)
+        charge = sharing.charge(ticket.prefill_tokens, output, user.share if user else 1)
+        state.unqueue(entry)
+        state.hold(entry, replica_id, charge, reads=True)
+        self.on_start(entry)

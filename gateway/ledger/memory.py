@@ -1,0 +1,305 @@
+"""The ledger in one process's memory: the readable reference of docs/scheduler.md.
+
+Rule 1: one door. `call` takes a gateway's operations and returns what came of them; nothing else
+changes the state.
+Rule 2: no clock and no I/O; the time that has passed is handed in.
+Rule 3: after every operation everything that may start has been started.
+
+Tests, simulations, forecasts and single processes use it as it is; `step.lua` does the same work
+for any number of processes, and random histories hold the two against each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.core import sharing
+from gateway.core.types import LedgerView, Outcome
+from gateway.ledger import forecast
+from gateway.ledger import operations as op
+from gateway.ledger.desk import Desk
+from gateway.ledger.dispatch import Dispatcher
+from gateway.ledger.registry import Registry
+from gateway.ledger.shell import TICK_S, LedgerShell, Recorded
+from gateway.ledger.state import Entry, LedgerState, Rules
+
+#: Ledger time moves at most this much in a call, whatever a clock did meanwhile.
+LONGEST_STEP_MS = 1_000
+#: Tickets put out of the queue in one call; the rest follow at the next.
+MOST_EVICTIONS = 256
+
+
+@dataclass(slots=True)
+class Gateway:
+    """One gateway process as the ledger knows it."""
+
+    heard_ms: int
+    sequence: int = 0
+    must_adopt: bool = False
+    inbox: list[op.Result] = field(default_factory=list)
+    #: Records to append as interrupted if it never comes back: queued when it fell silent.
+    set_aside: list[bytes] = field(default_factory=list)
+
+
+class MemoryStore:
+    """A ledger without sockets: calls in, replies out."""
+
+    def __init__(
+        self,
+        rules: Rules | None = None,
+        *,
+        test_switch: bool = False,
+        start_ms: int = 0,
+        append_usage: Callable[[bytes], str] = lambda record: "",
+    ) -> None:
+        self.state = LedgerState(rules or Rules())
+        self.state.now_ms = start_ms
+        self.state.decayed_at = start_ms // sharing.HALF_LIFE_STEP_MS
+        self.desk = Desk(self.state, self._tell, append_usage)
+        self.registry = Registry(self.state, self.desk)
+        self.gateways: dict[str, Gateway] = {}
+        self.opens_at_ms = start_ms
+        self._dispatcher = Dispatcher(self.state, self.desk.home, self.desk.started)
+        self._test_switch = test_switch
+        self._append_usage = append_usage
+        self._answers: list[op.Result] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.state.now_ms >= self.opens_at_ms
+
+    # The door
+
+    def call(self, call: op.Call, elapsed_ms: int = 0) -> op.Reply:
+        """Apply one call of a gateway and return its results, those from its inbox first."""
+        self._pass_time(elapsed_ms)
+        gateway = self.gateways.get(call.gateway) or Gateway(self.state.now_ms)
+        expected = gateway.sequence == call.previous and not gateway.must_adopt
+        if not (expected or call.adopts):
+            return op.Reply(gateway.sequence, self.state.now_ms, self.is_open, must_adopt=True)
+        self.gateways[call.gateway] = gateway
+        gateway.heard_ms, gateway.sequence = self.state.now_ms, call.sequence
+        if call.adopts:
+            self._drop_all(call.gateway)
+            gateway.must_adopt = False
+            gateway.inbox.clear()
+            gateway.set_aside.clear()
+        self.desk.caller = call.gateway
+        self._answers = self._fetch_inbox(call.gateway)
+        self._sweep()
+        self._dispatch()
+        for operation in call.operations:
+            self._apply(operation)
+            self._dispatch()
+        return op.Reply(call.sequence, self.state.now_ms, self.is_open, tuple(self._answers))
+
+    def _apply(self, operation: op.Operation) -> None:  # noqa: C901  (a flat table of verbs)
+        desk, registry = self.desk, self.registry
+        match operation:
+            case op.Enqueue(ticket):
+                desk.enqueue(ticket)
+            case op.Cancel(ticket_id):
+                desk.cancel(ticket_id)
+            case op.Release():
+                desk.release(operation)
+            case op.PutBack():
+                desk.put_back(operation)
+            case op.PrefillDone(ticket_id):
+                desk.prefill_done(ticket_id)
+            case op.WriteKey(policy):
+                registry.write_key(policy)
+            case op.WriteUser(policy):
+                registry.write_user(policy)
+            case op.WritePool(policy):
+                registry.write_pool(policy)
+            case op.WriteReplica(policy):
+                registry.write_replica(policy)
+            case op.RemoveReplica(replica_id):
+                registry.remove_replica(replica_id)
+            case op.Observe():
+                registry.observe(desk.caller, operation)
+            case op.Advance(ms):
+                self._advance(ms)
+            case op.Hold():
+                desk.adopt_lease(operation)
+            case op.Wait():
+                desk.adopt_queued(operation)
+            case op.Beat():
+                pass
+
+    def _dispatch(self) -> None:
+        if self.is_open:
+            self._dispatcher.run()
+
+    def _tell(self, gateway: str, result: op.Result) -> None:
+        if gateway == self.desk.caller:
+            self._answers.append(result)
+        elif gateway in self.gateways:
+            self.gateways[gateway].inbox.append(result)
+
+    def _fetch_inbox(self, name: str) -> list[op.Result]:
+        """Hand over what others' calls did for this process; its grants are accepted by that."""
+        gateway = self.gateways[name]
+        waiting, gateway.inbox = gateway.inbox, []
+        for result in waiting:
+            if isinstance(result, op.Started) and result.ticket_id in self.state.entries:
+                self.state.entries[result.ticket_id].is_accepted = True
+        return waiting
+
+    def homes(self) -> dict[str, str]:
+        """Return the replica each session is bound to."""
+        return {
+            session: replica_id
+            for session, (replica_id, _, end_ms) in self.desk.bindings.items()
+            if end_ms > self.state.now_ms
+        }
+
+    # Time
+
+    def _pass_time(self, elapsed_ms: int) -> None:
+        """Move ledger time; when nobody called for long, nobody is late."""
+        state = self.state
+        state.now_ms += min(max(elapsed_ms, 0), LONGEST_STEP_MS)
+        if elapsed_ms >= state.rules.limit_ms // 2:
+            for gateway in self.gateways.values():
+                gateway.heard_ms = state.now_ms
+
+    def _advance(self, ms: int) -> None:
+        if not self._test_switch or ms <= 0:
+            return
+        self.state.now_ms += ms
+        for gateway in self.gateways.values():
+            gateway.heard_ms += ms
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Do what time alone brings: decay, silence, reap, timeouts."""
+        state, rules = self.state, self.state.rules
+        self._decay()
+        for name, gateway in sorted(self.gateways.items()):
+            unheard = state.now_ms - gateway.heard_ms
+            if unheard >= rules.limit_ms:
+                self._reap(name)
+            elif unheard >= rules.silence_ms:
+                self._silence(name)
+        self.desk.places.expire(state.now_ms)
+        for entry in self.desk.overdue()[:MOST_EVICTIONS]:
+            self.desk.evict(entry)
+
+    def _decay(self) -> None:
+        state = self.state
+        minute = state.now_ms // sharing.HALF_LIFE_STEP_MS
+        steps, state.decayed_at = minute - state.decayed_at, minute
+        if steps <= 0:
+            return
+        for user in list(state.service):
+            state.service[user] = sharing.decay(state.service[user], steps)
+            if not state.service[user]:
+                del state.service[user]
+        for entry in state.entries.values():
+            entry.charge = sharing.decay(entry.charge, steps)
+
+    # Processes
+
+    def _silence(self, name: str) -> None:
+        """Take the queue entries and unread grants of a process that has stopped calling.
+
+        Without this a killed process's queue would swallow every slot that comes free until its
+        leases are reaped. If it lives, its next call must adopt, and its tickets return with
+        their rank and at their old sequence.
+        """
+        gateway = self.gateways[name]
+        gone = [e for e in self._entries_of(name) if not (e.replica_id and e.is_accepted)]
+        if not gone:
+            return
+        gateway.must_adopt = True
+        gateway.inbox.clear()
+        for entry in gone:
+            gateway.set_aside.append(entry.ticket.interrupted)
+            self._drop(entry)
+
+    def _reap(self, name: str) -> None:
+        """Free what belonged to a process not heard for the limit; its records say interrupted."""
+        gateway = self.gateways.pop(name)
+        for entry in self._entries_of(name):
+            if entry.ticket.interrupted:
+                self._append_usage(entry.ticket.interrupted)
+            self._drop(entry, keeps_charge=entry.is_accepted)
+        for record in filter(None, gateway.set_aside):
+            self._append_usage(record)
+        self.registry.forget_gateway(name)
+
+    def _drop_all(self, name: str) -> None:
+        for entry in self._entries_of(name):
+            self._drop(entry)
+
+    def _drop(self, entry: Entry, *, keeps_charge: bool = False) -> None:
+        if not entry.replica_id:
+            self.desk.drop_queued(entry)
+            return
+        if not keeps_charge:
+            self.state.service[entry.user] -= entry.charge
+        self.state.unhold(entry)
+        self.state.leave(entry)
+
+    def _entries_of(self, name: str) -> list[Entry]:
+        mine = [e for e in self.state.entries.values() if e.gateway == name]
+        return sorted(mine, key=lambda e: e.seq)
+
+
+class MemoryLedger(LedgerShell):
+    """The `Ledger` of a single process: every operation is one call, answered at once."""
+
+    def __init__(
+        self,
+        rules: Rules | None = None,
+        *,
+        test_switch: bool = False,
+        append_usage: Callable[[bytes], str] = lambda record: "",
+        recorded: Recorded | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(recorded)
+        self.store = MemoryStore(
+            rules,
+            test_switch=test_switch,
+            start_ms=time.time_ns() // 1_000_000,
+            append_usage=append_usage,
+        )
+        self._clock = clock
+        self._name = secrets.token_hex(4)
+        self._sequence = 0
+        self._seen_ms = int(clock() * 1000)
+        self._ticking: asyncio.Task[None] | None = None
+
+    def _send(self, *operations: op.Operation) -> None:
+        now_ms = int(self._clock() * 1000)
+        elapsed_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
+        previous, self._sequence = self._sequence, self._sequence + 1
+        call = op.Call(self._name, previous, self._sequence, operations)
+        self._take(self.store.call(call, elapsed_ms).results)
+
+    async def view(self) -> LedgerView:
+        self._send(op.Beat())
+        return forecast.view(self.store.state, self.store.homes(), is_open=self.store.is_open)
+
+    async def start(self) -> None:
+        """Let time pass by itself: timeouts and spills need no arrivals to happen."""
+        self._ticking = asyncio.create_task(self._tick(), name="ledger tick")
+
+    async def close(self) -> None:
+        """Stop ticking and turn away what still waits."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        for ticket_id in list(self._futures):
+            self.cancel(ticket_id, Outcome.EVICTED_SHUTTING_DOWN)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._send(op.Beat())

@@ -1,0 +1,214 @@
+"""What gateways tell a ledger, and what it answers: the same words for every ledger.
+
+A gateway process sends a `Call` of operations in order and gets one `Reply`. Each operation is
+checked before it changes anything and answers for itself. Results belong to the process that owns
+the ticket; those caused by somebody else's call wait in its inbox until it calls again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core.types import Outcome, Ticket
+from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueue:
+    """A ticket arrives; it starts, waits or is refused."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A ticket leaves the queue unserved; no effect on one that is not queued."""
+
+    ticket_id: str
+    outcome: Outcome = Outcome.EVICTED_CLIENT_GONE
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A lease ends: slots free, service settled, the usage record appended."""
+
+    ticket_id: str
+    outcome: Outcome = Outcome.SERVED
+    prompt_tokens: int = 0  # without cached ones
+    completion_tokens: int = 0
+    record: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """A grant the engine would not take: back to its old place in the queue."""
+
+    ticket_id: str
+    avoid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillDone:
+    """The prompt has been read: its prefill budget is free again."""
+
+    ticket_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteKey:
+    policy: KeyPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUser:
+    policy: UserPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class WritePool:
+    policy: PoolPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReplica:
+    policy: ReplicaPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveReplica:
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """A replica as the calling process sees it."""
+
+    replica_id: str
+    accepts: bool
+    slots: int | None = None
+    incarnation: str = ""
+    affine: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Nothing new: time passes, and this process lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Move ledger time; only a ledger made with the test switch obeys."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Part of an adoption: a lease this process holds, whatever the ledger remembers."""
+
+    ticket: Ticket
+    replica_id: str
+    seq: int
+    arrived_ms: int
+    ageing_since_ms: int | None
+    started_ms: int
+    charge: int
+    is_reading: bool  # its prefill budget is still taken
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Part of an adoption: a ticket that waits here, with the place it had."""
+
+    ticket: Ticket
+    seq: int
+    arrived_ms: int
+    ageing_since_ms: int | None
+
+
+Operation = (
+    Enqueue
+    | Cancel
+    | Release
+    | PutBack
+    | PrefillDone
+    | WriteKey
+    | WriteUser
+    | WritePool
+    | WriteReplica
+    | RemoveReplica
+    | Observe
+    | Beat
+    | Advance
+    | Hold
+    | Wait
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The ticket holds its slots; `charge` is the service taken in advance."""
+
+    ticket_id: str
+    replica_id: str
+    seq: int
+    arrived_ms: int
+    ageing_since_ms: int | None
+    rank_ms: int
+    started_ms: int
+    charge: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The ticket waits; sent again when it begins to age."""
+
+    ticket_id: str
+    seq: int
+    arrived_ms: int
+    ageing_since_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """The ticket was turned away at the door (no outcome) or left the queue unserved."""
+
+    ticket_id: str
+    code: str
+    outcome: Outcome | None = None
+    retry_after_ms: int | None = None
+    place: str = ""
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The usage record of a release stands in the stream under this id."""
+
+    ticket_id: str
+    stream_id: str
+
+
+Result = Started | Queued | Turned | Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One step of one gateway process."""
+
+    gateway: str
+    previous: int  # sequence of its last call that was answered
+    sequence: int
+    operations: tuple[Operation, ...] = ()
+    adopts: bool = False  # drop what you had of me, the operations say what is true
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a call did; `must_adopt` means it did nothing, and the ledger stands at `sequence`."""
+
+    sequence: int
+    now_ms: int
+    open: bool
+    results: tuple[Result, ...] = ()
+    must_adopt: bool = False

@@ -1,0 +1,246 @@
+"""Who waits, who runs, and every count of it: the memory ledger's state and its elementary moves.
+
+Rule 1: an entry is queued or holds a lease, never both; counts change only together with it.
+Rule 2: every count equals a recount of the entries (`recount.mismatches`), and none is negative.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+from gateway.core import sharing
+from gateway.core.placing import LONG_PROMPT, Replica
+from gateway.core.ranking import BATCH_HANDICAP_MS, rank
+from gateway.core.types import ServiceClass, Ticket
+from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
+
+BATCH, INTERACTIVE = ServiceClass.BATCH, ServiceClass.INTERACTIVE
+
+FlowId = tuple[str, ServiceClass, str]  # pool, class, user
+Owner = tuple[ServiceClass, str]  # class and key, or class and user
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The numbers of docs/scheduler.md that are the same for every pool."""
+
+    handicap_ms: int = BATCH_HANDICAP_MS
+    silence_ms: int = 700
+    limit_ms: int = 5_000
+    no_replica_ms: int = 60_000
+    binding_ms: int = 900_000
+    place_grace_ms: int = 15_000
+    accrual_window: bool = True  # False: every queued batch ticket ages (for comparison only)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One ticket in the ledger, queued (no replica) or in flight."""
+
+    ticket: Ticket
+    gateway: str
+    seq: int
+    arrived_ms: int
+    deadline_ms: int
+    ageing_since_ms: int | None = None
+    replica_id: str = ""
+    started_ms: int = 0
+    rank_ms: int = 0  # at the start
+    charge: int = 0  # service taken for it, decaying like its user's
+    reading: int = 0  # prefill budget it takes until its prompt has been read
+    is_accepted: bool = True  # False: its owner has not fetched the grant yet
+    pick_since_ms: int | None = None  # since when it waits for its home replica
+    first_bypass_ms: int | None = None
+    bypassed: int = 0
+    avoid: str = ""
+
+    @property
+    def flow(self) -> FlowId:
+        return (self.ticket.pool, self.ticket.service_class, self.ticket.user_id)
+
+    @property
+    def key(self) -> Owner:
+        return (self.ticket.service_class, self.ticket.key_id)
+
+    @property
+    def user(self) -> Owner:
+        return (self.ticket.service_class, self.ticket.user_id)
+
+
+@dataclass(slots=True)
+class Flow:
+    """One user's queued tickets of one class in one pool; each key's oldest first."""
+
+    queues: dict[str, list[Entry]] = field(default_factory=dict)
+
+    def oldest_first(self) -> list[Entry]:
+        return sorted((e for q in self.queues.values() for e in q), key=lambda e: e.seq)
+
+
+class LedgerState:
+    """Entries, policies and counts, changed by the moves below and by nothing else."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.now_ms = 0
+        self.seq = 0
+        #: Every ticket the ledger knows, by its id; the truth all counts are held against.
+        self.entries: dict[str, Entry] = {}
+        #: All and only flows with something queued.
+        self.flows: dict[FlowId, Flow] = {}
+        self.keys: dict[Owner, KeyPolicy] = {}
+        self.users: dict[Owner, UserPolicy] = {}
+        self.pools: dict[str, PoolPolicy] = {}
+        self.replica_policies: dict[str, ReplicaPolicy] = {}
+        #: Registered replicas, and removed ones that still hold a lease.
+        self.replicas: dict[str, Replica] = {}
+        self.key_in_flight: Counter[Owner] = Counter()
+        self.user_in_flight: Counter[Owner] = Counter()
+        self.batch_in_flight: Counter[str] = Counter()
+        self.key_queued: Counter[Owner] = Counter()
+        self.user_queued: Counter[Owner] = Counter()
+        self.pool_queued: Counter[tuple[str, ServiceClass]] = Counter()
+        self.pool_tickets: Counter[tuple[str, ServiceClass]] = Counter()  # queued and in flight
+        self.user_tickets: Counter[Owner] = Counter()  # a user with any is active
+        self.service: defaultdict[Owner, int] = defaultdict(int)  # V
+        self.decayed_at = 0  # the last minute of ledger time in which service shrank
+        self.completion_average: dict[FlowId, int] = {}
+        self.hold_average: dict[tuple[str, ServiceClass], int] = {}
+        self.chat_ended_ms: dict[str, int] = {}  # pool -> when interactive work last ended
+        self.down_since_ms: dict[str, int] = {}  # pool -> since when no replica accepts
+
+    # Reading
+
+    def rank(self, entry: Entry) -> int:
+        """Return the entry's rank; outside its window it stands as if it began to age now."""
+        since = self.now_ms if entry.ageing_since_ms is None else entry.ageing_since_ms
+        return rank(since, entry.ticket.service_class, self.rules.handicap_ms)
+
+    def replicas_of(self, pool: str) -> list[Replica]:
+        return [r for r in self.replicas.values() if r.pool == pool]
+
+    def slots_up(self, pool: str) -> int:
+        """Return S_total: slots of the replicas that take work."""
+        return sum(r.slots_now for r in self.replicas_of(pool) if r.accepts)
+
+    def is_lent(self, pool: str) -> bool:
+        """Tell whether batch may borrow: nobody chats here, nor did a short while ago."""
+        if self.pool_tickets[(pool, INTERACTIVE)]:
+            return False
+        ended = self.chat_ended_ms.get(pool)
+        return ended is None or self.now_ms - ended >= self.pools[pool].batch_idle_after_ms
+
+    def batch_limit(self, pool: str) -> int:
+        """Return B, the slots batch may hold in the pool now."""
+        policy = self.pools[pool]
+        return sharing.batch_slots(
+            policy.batch_slots, policy.batch_slots_idle, self.slots_up(pool), self.is_lent(pool)
+        )
+
+    def has_own_room(self, entry: Entry) -> bool:
+        """Rules 1 and 2: the ticket fits its key's and its user's caps."""
+        key, user = self.keys.get(entry.key), self.users.get(entry.user)
+        if key is None or user is None or not key.live:
+            return False
+        ticket = entry.ticket
+        is_batch = ticket.service_class is BATCH
+        lent = is_batch and self.is_lent(ticket.pool)
+        key_binds = not (lent and key.in_flight_is_default)
+        if key_binds and self.key_in_flight[entry.key] + ticket.weight > key.in_flight:
+            return False
+        if lent and user.in_flight is None:
+            return True
+        cap = sharing.user_cap(user.in_flight, is_batch, self.slots_up(ticket.pool))
+        return self.user_in_flight[entry.user] + ticket.weight <= cap
+
+    def head(self, flow: Flow) -> Entry | None:
+        """Return the oldest of the flow's heads that has room; None means the flow is parked."""
+        heads = sorted((queue[0] for queue in flow.queues.values()), key=lambda e: e.seq)
+        return next((entry for entry in heads if self.has_own_room(entry)), None)
+
+    # Moves
+
+    def enter(self, entry: Entry) -> None:
+        """Take a ticket in; a user who was away gets no credit for it."""
+        self.entries[entry.ticket.ticket_id] = entry
+        if not self.user_tickets[entry.user]:
+            self._lift(entry.user)
+        self.user_tickets[entry.user] += 1
+        self.pool_tickets[(entry.ticket.pool, entry.ticket.service_class)] += 1
+
+    def _lift(self, user: Owner) -> None:
+        active = [v for (cls, name), v in self._active_service() if cls is user[0]]
+        if active:
+            self.service[user] = max(self.service[user], min(active))
+
+    def _active_service(self) -> list[tuple[Owner, int]]:
+        return [(owner, self.service[owner]) for owner, n in self.user_tickets.items() if n > 0]
+
+    def leave(self, entry: Entry) -> None:
+        """Let a ticket go for good; it must be neither queued nor in flight any more."""
+        del self.entries[entry.ticket.ticket_id]
+        self.user_tickets[entry.user] -= 1
+        if not self.user_tickets[entry.user]:
+            del self.user_tickets[entry.user]
+        pool = entry.ticket.pool
+        self.pool_tickets[(pool, entry.ticket.service_class)] -= 1
+        if entry.ticket.service_class is INTERACTIVE:
+            self.chat_ended_ms[pool] = self.now_ms
+
+    def queue(self, entry: Entry) -> None:
+        """Put an entry into its key's queue at the place its sequence gives it."""
+        flow = self.flows.setdefault(entry.flow, Flow())
+        insort(flow.queues.setdefault(entry.ticket.key_id, []), entry, key=lambda e: e.seq)
+        self._count_queued(entry, +1)
+
+    def unqueue(self, entry: Entry) -> None:
+        flow = self.flows[entry.flow]
+        flow.queues[entry.ticket.key_id].remove(entry)
+        if not flow.queues[entry.ticket.key_id]:
+            del flow.queues[entry.ticket.key_id]
+        if not flow.queues:
+            del self.flows[entry.flow]
+        self._count_queued(entry, -1)
+
+    def _count_queued(self, entry: Entry, n: int) -> None:
+        self.key_queued[entry.key] += n
+        self.user_queued[entry.user] += n
+        self.pool_queued[(entry.ticket.pool, entry.ticket.service_class)] += n
+
+    def hold(self, entry: Entry, replica_id: str, charge: int, reads: bool) -> None:
+        """Give the entry its slots, its prefill budget and its charge."""
+        entry.replica_id, entry.charge = replica_id, charge
+        self.service[entry.user] += charge
+        self._count_held(entry, +1)
+        replica, tokens = self.replicas[replica_id], entry.ticket.prefill_tokens
+        if reads and tokens:
+            entry.reading = replica.prefill_cost(tokens)
+            replica.prefill += entry.reading
+            replica.long_prompts += tokens >= LONG_PROMPT
+
+    def stop_reading(self, entry: Entry) -> None:
+        """Give the prefill budget back, once."""
+        if entry.reading:
+            replica = self.replicas[entry.replica_id]
+            replica.prefill -= entry.reading
+            replica.long_prompts -= entry.ticket.prefill_tokens >= LONG_PROMPT
+            entry.reading = 0
+
+    def unhold(self, entry: Entry) -> None:
+        """Take slots and prefill budget back; the charge is the caller's to settle."""
+        self.stop_reading(entry)
+        self._count_held(entry, -1)
+        replica = self.replicas[entry.replica_id]
+        if not replica.in_flight and entry.replica_id not in self.replica_policies:
+            del self.replicas[entry.replica_id]
+        entry.replica_id = ""
+
+    def _count_held(self, entry: Entry, sign: int) -> None:
+        n = sign * entry.ticket.weight
+        self.replicas[entry.replica_id].in_flight += n
+        self.key_in_flight[entry.key] += n
+        self.user_in_flight[entry.user] += n
+        if entry.ticket.service_class is BATCH:
+            self.batch_in_flight[entry.ticket.pool] += n
