@@ -39,7 +39,7 @@ def page() -> Iterator[Page]:
 
 def sign_in(page: Page, product: Product) -> None:
     """Sign in as the admin whose password `manage.py up` printed once."""
-    printed = re.search(r"sign in\s*:?\s*(\S+) / (\S+)", product.output, re.IGNORECASE)
+    printed = re.search(r"Sign in as (\S+) with the password (\S+)", product.output)
     assert printed, f"no sign-in was printed:\n{product.output}"
     page.goto(f"{product.url}/accounts/login/?next=/keys/")
     page.fill("input[name=login]", printed[1])

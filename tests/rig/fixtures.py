@@ -36,6 +36,16 @@ def product(
         found.stop()
 
 
+@pytest.fixture(scope="session")
+def doomed(running_witness: Witness, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    """Run the product whose parts the fault tests kill; each test waits until it is well again."""
+    found = Product(tmp_path_factory.mktemp("doomed"), running_witness.url, TESTING)
+    try:
+        yield found.start()
+    finally:
+        found.stop()
+
+
 @pytest.fixture
 def witness(running_witness: Witness) -> Iterator[Witness]:
     """Return the shared witness engine; it behaves well again after the test."""
@@ -54,7 +64,7 @@ def llama(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Product]]:
-    """Return a maker of products of one's own, for tests that kill them."""
+    """Return a maker of further products, for tests that end with the whole of one."""
     made: list[Product] = []
 
     def make(engine_url: str, *, start: bool = True, **settings: str) -> Product:
@@ -67,4 +77,4 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Pr
         one.stop()
 
 
-__all__ = ["fresh", "llama", "product", "running_witness", "witness"]
+__all__ = ["doomed", "fresh", "llama", "product", "running_witness", "witness"]

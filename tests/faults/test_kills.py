@@ -1,0 +1,85 @@
+"""kill -9 of anything: the rest goes on, the killed part returns, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.rig.chat import Caller, chat
+from tests.rig.product import Product, descendants, process_table
+from tests.rig.waiting import wait_until
+from tests.rig.witness import Witness
+
+pytestmark = pytest.mark.fault
+CHILDREN = ("gateway", "portal", "worker", "beat", "writer", "postgres", "valkey")
+BACK_WITHIN_S = 10
+
+
+@pytest.fixture(scope="module")
+def key(doomed: Product) -> str:
+    """Return a key of it."""
+    return doomed.key("alice")
+
+
+def answers(product: Product, key: str) -> bool:
+    """Answer whether a chat comes back whole."""
+
+    async def ask() -> bool:
+        async with Caller(product.url, timeout_s=5) as client:
+            return (await client.ask(key, chat("witness", "kill/after"))).whole
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("part", CHILDREN)
+def test_a_killed_child_is_back_and_the_others_never_restarted(
+    doomed: Product, key: str, part: str
+) -> None:
+    """
+    Each child killed in turn is back within 10 s and the product serves; all others kept their pid.
+    """
+    before = doomed.parts()
+    killed = doomed.kill(part)
+
+    def is_back() -> bool:
+        now = doomed.pid(part)
+        return bool(now) and now != killed
+
+    wait_until(is_back, BACK_WITHIN_S, f"{part} is back")
+    wait_until(lambda: doomed.get("/readyz", timeout=2) == 200, BACK_WITHIN_S, "ready again")
+    wait_until(lambda: answers(doomed, key), BACK_WITHIN_S, "a chat is answered", every_s=0.3)
+    wait_until(
+        lambda: doomed.get("/accounts/login/", timeout=5) == 200, BACK_WITHIN_S, "pages are served"
+    )
+    after = doomed.parts()
+    assert {n: p for n, p in after.items() if n != part} == {
+        n: p for n, p in before.items() if n != part
+    }
+
+
+def test_a_killed_supervisor_takes_everything_with_it(
+    fresh: Callable[..., Product], running_witness: Witness
+) -> None:
+    """
+    After kill -9 of `manage.py up` nothing of it runs within 5 s, and the next start works.
+    """
+    product = fresh(running_witness.url)
+    key = product.key("alice")
+    assert product.process is not None
+    family = descendants(product.process.pid)
+    assert len(family) > len(CHILDREN)
+
+    os.kill(product.process.pid, signal.SIGKILL)
+    product.process.wait()
+
+    def survivors() -> list[str]:
+        table = process_table()
+        return [p.command for p in family if p.pid in table and table[p.pid].command == p.command]
+
+    wait_until(lambda: not survivors(), 5, f"all have ended: {survivors()}")
+    product.start()
+    assert answers(product, key)

@@ -1,0 +1,72 @@
+"""Redis forgets everything, or dies: a good key is never called bad, and life goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.rig import checkers
+from tests.rig.chat import Call, Caller, chat
+from tests.rig.product import Product
+from tests.rig.witness import Witness
+
+pytestmark = pytest.mark.fault
+NORMAL_WITHIN_S = 15
+
+
+@pytest.fixture(scope="module")
+def keys(doomed: Product) -> dict[str, str]:
+    """Return good keys of three people."""
+    return doomed.keys(anna="interactive", ben="interactive", cleo="batch")
+
+
+async def use(
+    product: Product, key: str, owner: str, calls: list[Call], until: Callable[[], bool]
+) -> None:
+    """Chat with a key without a pause until told to end."""
+    number = 0
+    async with Caller(product.url, timeout_s=30) as client:
+        while not until():
+            number += 1
+            calls.append(await client.ask(key, chat("witness", f"{owner}/{time.time_ns()}")))
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("loss", ["flushall", "killed", "killed_and_empty"])
+async def test_a_good_key_is_never_refused_for_good(
+    doomed: Product, witness: Witness, keys: dict[str, str], loss: str
+) -> None:
+    """
+    While Redis is lost keys get answers or 503 with Retry-After, never 401; normal within 15 s.
+    """
+    witness.tell(first_delay_s=0.05)
+    calls: list[Call] = []
+    ended = False
+    users = [
+        asyncio.create_task(use(doomed, key, owner, calls, lambda: ended))
+        for owner, key in keys.items()
+    ]
+    await asyncio.sleep(2)
+    lost_s = time.monotonic()
+    if loss == "killed":
+        doomed.kill("valkey")
+    else:
+        with doomed.redis() as link:
+            link.flushall()
+            if loss == "killed_and_empty":
+                doomed.kill("valkey")
+    await asyncio.sleep(NORMAL_WITHIN_S + 5)
+    ended = True
+    await asyncio.gather(*users)
+
+    statuses = Counter(call.status for call in calls)
+    assert set(statuses) <= {200, 429, 503}, statuses
+    assert checkers.all_ended(calls, may_break=False) == []
+    late = [call for call in calls if call.invoked_s > lost_s + NORMAL_WITHIN_S]
+    assert {call.mark.partition("/")[0] for call in late} == set(keys)
+    assert [call.status for call in late if not call.whole] == []
+    assert checkers.nobody_elses(calls) == []
