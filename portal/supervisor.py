@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from portal import processes
 from portal.processes import Program
@@ -22,6 +23,7 @@ from portal.processes import Program
 FIRST_DELAY_S = 0.5
 LONGEST_DELAY_S = 10.0
 HEALTHY_AFTER_S = 30.0  # a program that lived this long earns a quick restart again
+TRIES = 3  # endings before the first use that make us give up
 BACKLOG = 2048
 CHUNK = 65536
 DRAIN_S = 2.0  # for the last lines of a child that has ended
@@ -42,6 +44,7 @@ class Child:
     program: Program
     ready: Ready | None = None
     ready_s: float = 60.0
+    log: Path | None = None  # where its lines go instead of to `say`
     last_line: str = ""
     endings: int = 0
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,21 +88,26 @@ class Supervisor:
     children: list[Child] = field(default_factory=list)
 
     def launch(self, child: Child) -> None:
-        """Start a child and keep it running until `stop`."""
+        """Start a child and keep it running until `stop`; its log holds this run only."""
+        if child.log is not None:
+            child.log.write_text("")
         self.children.append(child)
         child.keeper = asyncio.create_task(self._keep(child), name=child.program.name)
 
     async def until_ready(self, *children: Child) -> None:
         """Return once all of these are of use; give up when one keeps ending or takes too long."""
-        for child in children:
-            give_up = time.monotonic() + child.ready_s
-            while child.ready is not None and not await child.ready():
-                if child.endings >= 3 or time.monotonic() > give_up:
+        started = time.monotonic()
+        waiting = list(children)
+        while waiting:
+            late = time.monotonic() - started
+            for child in children:
+                if child.endings >= TRIES or (child in waiting and late > child.ready_s):
                     raise SupervisorError(
                         f"{child.program.name} does not start; the last it said is: "
                         f"{child.last_line or 'nothing'}"
                     )
-                await asyncio.sleep(0.1)
+            waiting = [child for child in waiting if not await _is_ready(child)]
+            await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
         """Stop all children, last started first."""
@@ -147,9 +155,15 @@ class Supervisor:
         while chunk := await process.stdout.read(CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                text = line.decode(errors="replace").rstrip()
-                child.last_line = text or child.last_line
-                self.say(child.program.name, text)
+                self._hear(child, line.decode(errors="replace").rstrip())
+
+    def _hear(self, child: Child, line: str) -> None:
+        child.last_line = line or child.last_line
+        if child.log is None:
+            self.say(child.program.name, line)
+            return
+        with child.log.open("a") as file:
+            file.write(f"{line}\n")
 
 
 async def _end(program: Program, process: asyncio.subprocess.Process) -> None:
@@ -161,6 +175,10 @@ async def _end(program: Program, process: asyncio.subprocess.Process) -> None:
             await asyncio.wait_for(process.wait(), program.stop_s)
     processes.end_session(process.pid)
     await process.wait()
+
+
+async def _is_ready(child: Child) -> bool:
+    return child.ready is None or await child.ready()
 
 
 def _spell(code: int) -> str:

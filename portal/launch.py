@@ -1,0 +1,169 @@
+"""Brings the whole setup up in order, says where it is, and takes it down again.
+
+Order: the port, the data folder, the stores, the tables and the first admin, the engine, then
+everything else. What fails, fails early and with one sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from django.conf import settings
+from django.db import close_old_connections, connections
+
+from portal import demo_engine, preparation, programs
+from portal.preparation import Admin
+from portal.processes import die_with_parent
+from portal.stores import embedded, postgres, valkey
+from portal.supervisor import Child, Supervisor, open_socket
+
+HEALTHY_S = 120.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What a person needs in order to begin."""
+
+    admin: Admin
+    secret: str | None
+    model: str
+
+
+@dataclass
+class Launch:
+    """One run of `make up`, from the first socket to the last child."""
+
+    say: Callable[[str, str], None]
+    welcome: Callable[[Welcome], None]
+    supervisor: Supervisor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.supervisor = Supervisor(self.say)
+
+    async def run(self) -> None:
+        """Run until somebody asks us to stop; raise when we cannot start."""
+        if "MAKELEVEL" in os.environ:
+            die_with_parent(signal.SIGTERM)  # whoever kills make means us
+        stopping = self._on_signals()
+        with ExitStack() as held:
+            public = held.enter_context(open_socket(settings.HOST, settings.PORT))
+            if settings.EMBEDDED_DATABASE or settings.EMBEDDED_REDIS:
+                held.enter_context(embedded.owned(settings.DATA_DIR))
+            async with AsyncExitStack() as running:
+                running.push_async_callback(self.supervisor.stop)
+                start = asyncio.create_task(self._start(public))
+                stop = asyncio.create_task(stopping.wait())
+                await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+                if start.done():
+                    self.welcome(start.result())
+                await stop
+                start.cancel()
+                self.say("up", "stopping; press Ctrl-C again to stop at once")
+
+    def _on_signals(self) -> asyncio.Event:
+        stopping = asyncio.Event()
+
+        def stop() -> None:
+            if stopping.is_set():
+                os._exit(1)  # the kernel tells the children
+            stopping.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        return stopping
+
+    async def _start(self, public: socket.socket) -> Welcome:
+        await self._start_stores()
+        admin = await asyncio.to_thread(_in_database, _prepare)
+        await self._start_engine()
+        children = [Child(programs.usage_writer()), self._portal()]
+        fds = [public.fileno()] * settings.GATEWAY_PROCESSES
+        children += [self._gateway(number, fd) for number, fd in enumerate(fds, 1)]
+        children += [Child(programs.worker()), Child(programs.beat())]
+        for child in children:
+            self.supervisor.launch(child)
+        await self.supervisor.until_ready(*children)
+        return await asyncio.to_thread(_in_database, partial(_welcome, admin))
+
+    async def _start_stores(self) -> None:
+        """Start the embedded stores that are wanted; addresses that are set start nothing."""
+        folder = settings.DATA_DIR
+        stores = []
+        if settings.EMBEDDED_DATABASE:
+            program = await asyncio.to_thread(postgres.program, folder)
+            ready = partial(asyncio.to_thread, postgres.is_ready, folder)
+            stores.append(Child(program, ready, log=folder / "postgres.log"))
+        if settings.EMBEDDED_REDIS:
+            program = await asyncio.to_thread(valkey.program, folder)
+            ready = partial(asyncio.to_thread, valkey.is_ready, folder)
+            stores.append(Child(program, ready, log=folder / "valkey.log"))
+        for store in stores:
+            self.supervisor.launch(store)
+        await self.supervisor.until_ready(*stores)
+
+    async def _start_engine(self) -> None:
+        if settings.ENGINE_URL:
+            await asyncio.to_thread(_in_database, preparation.register_own_engine)
+            return
+        if not await asyncio.to_thread(_in_database, preparation.wants_demo_engine):
+            return
+        if not programs.has_demo_engine():
+            self.say("up", "the demo engine is not installed: register one with addengine")
+            return
+        url = f"http://{programs.LOOPBACK}:{(port := _free_port())}"
+        child = Child(programs.engine(port), partial(programs.answers, f"{url}/health"))
+        self.supervisor.launch(child)
+        register = partial(
+            preparation.register_demo_engine,
+            url=url,
+            model=demo_engine.ALIAS,
+            slots=demo_engine.SLOTS,
+            context=demo_engine.CONTEXT // demo_engine.SLOTS,
+        )
+        await asyncio.to_thread(_in_database, register)
+        await self.supervisor.until_ready(child)
+
+    def _portal(self) -> Child:
+        ready = partial(programs.answers, programs.PORTAL_HEALTH, socket=settings.PORTAL_SOCKET)
+        return Child(programs.portal(), ready, HEALTHY_S)
+
+    def _gateway(self, number: int, fd: int) -> Child:
+        host = programs.LOOPBACK if settings.HOST in {"0.0.0.0", "::"} else settings.HOST  # noqa: S104
+        shown = f"[{host}]" if ":" in host else host
+        ready = partial(programs.answers, f"http://{shown}:{settings.PORT}/readyz")
+        return Child(programs.gateway(number, fd), ready, HEALTHY_S)
+
+
+def _prepare() -> Admin:
+    preparation.migrate()
+    preparation.collect_static()
+    return preparation.ensure_admin()
+
+
+def _welcome(admin: Admin) -> Welcome:
+    return Welcome(admin, preparation.first_key(admin.username), preparation.a_model())
+
+
+def _in_database(work: Callable[[], T]) -> T:
+    """Run `work` and give its connection back, because this thread may never run again."""
+    close_old_connections()
+    try:
+        return work()
+    finally:
+        connections.close_all()
+
+
+def _free_port() -> int:
+    with socket.create_server((programs.LOOPBACK, 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,26 @@
+"""`manage.py prepare`: tables, static files, the first admin and the engine of ENGINE_URL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+
+from portal import preparation
+
+
+class Command(BaseCommand):
+    help = "Prepares a new or upgraded installation; safe to run again and from several hosts."
+
+    def handle(self, **options: Any) -> None:
+        preparation.migrate()
+        preparation.collect_static()
+        admin = preparation.ensure_admin()
+        if admin.password:
+            self.stdout.write(
+                f"Sign in as {admin.username} with the password {admin.password}; "
+                "it is shown this once."
+            )
+        if settings.ENGINE_URL:
+            preparation.register_own_engine()

@@ -1,0 +1,86 @@
+"""`manage.py stores`: where the stores are, how they are, and running them for one command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import redis
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from portal import logs
+from portal.stores import embedded
+from portal.stores.errors import StoreError
+
+
+class Command(BaseCommand):
+    help = "Shows the addresses of PostgreSQL and Redis, or runs the embedded ones for a command."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        action = parser.add_subparsers(dest="action", required=True)
+        for name, text in (("url", "print both addresses"), ("status", "ask both for an answer")):
+            one = action.add_parser(name, help=text)
+            one.add_argument("--json", action="store_true")
+        run = action.add_parser("run", help="run a command with the stores started around it")
+        run.add_argument("--temporary", action="store_true", help="on an empty folder of its own")
+        run.add_argument("argv", nargs=argparse.REMAINDER, help="-- the command and its arguments")
+
+    def handle(self, **options: Any) -> None:
+        match options["action"]:
+            case "url":
+                self._show(
+                    {"database": settings.DATABASE_URL, "redis": settings.REDIS_URL}, options
+                )
+            case "status":
+                states = {"database": _postgres_state(), "redis": _redis_state()}
+                self._show(states, options)
+                if any(not state.startswith("up") for state in states.values()):
+                    raise SystemExit(1)
+            case "run":
+                raise SystemExit(self._run(options))
+
+    def _show(self, fields: dict[str, str], options: dict[str, Any]) -> None:
+        if options["json"]:
+            self.stdout.write(json.dumps(fields))
+            return
+        for name, value in fields.items():
+            self.stdout.write(f"{name:<9} {value}")
+
+    def _run(self, options: dict[str, Any]) -> int:
+        argv = [part for part in options["argv"] if part != "--"] or ["true"]
+        with tempfile.TemporaryDirectory(prefix="fairway-") as scratch:
+            folder = Path(scratch) if options["temporary"] else settings.DATA_DIR
+            try:
+                with embedded.running(folder, durable=not options["temporary"]):
+                    env = {**os.environ, "DATA_DIR": str(folder)}
+                    return subprocess.run(argv, env=env, check=False).returncode
+            except StoreError as error:
+                raise CommandError(str(error)) from None
+
+
+def _postgres_state() -> str:
+    try:
+        with psycopg.connect(settings.DATABASE_URL, connect_timeout=5) as link:
+            row = link.execute("SELECT current_setting('server_version')").fetchone()
+    except psycopg.Error as error:
+        return f"down: {logs.without_secrets(str(error)).strip().splitlines()[0]}"
+    return f"up, PostgreSQL {row[0] if row else 'unknown'}"
+
+
+def _redis_state() -> str:
+    try:
+        with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5) as link:
+            info = link.info("server")
+    except redis.RedisError as error:
+        return f"down: {logs.without_secrets(str(error))}"
+    assert isinstance(info, dict)  # noqa: S101  (the client is not the asynchronous one)
+    valkey = info.get("valkey_version")
+    return f"up, Valkey {valkey}" if valkey else f"up, Redis {info.get('redis_version')}"

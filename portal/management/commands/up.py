@@ -1,0 +1,75 @@
+"""`manage.py up`: the whole setup in one terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from portal import preparation
+from portal.launch import Launch, Welcome
+from portal.stores.errors import StoreError
+from portal.supervisor import SupervisorError
+
+COLOURS = (36, 33, 32, 35, 34, 31)
+NAME_WIDTH = 9
+NO_SPACE = "No space left on device"
+
+
+class Command(BaseCommand):
+    help = "Starts the stores, the portal, the gateway, the workers and a demo engine."
+
+    def handle(self, **options: Any) -> None:
+        launch = Launch(say=self.line, welcome=self.greet)
+        try:
+            asyncio.run(launch.run())
+        except (StoreError, SupervisorError, PermissionError) as error:
+            raise CommandError(_sentence(error)) from None
+        except ValidationError as error:
+            raise CommandError("; ".join(error.messages)) from None
+        except (DatabaseError, OSError) as error:
+            if NO_SPACE in str(error):
+                raise CommandError(_sentence(error)) from None
+            raise
+
+    def line(self, name: str, text: str) -> None:
+        """Print one line of one program, marked with its name."""
+        mark = f"{name:<{NAME_WIDTH}}|"
+        if self.stdout.isatty():
+            mark = f"\033[{COLOURS[sum(name.encode()) % len(COLOURS)]}m{mark}\033[0m"
+        self.stdout.write(f"{mark} {text}")
+        self.stdout.flush()
+
+    def greet(self, welcome: Welcome) -> None:
+        """Print where it is, how to sign in, and a first request."""
+        url, manage = settings.PUBLIC_URL, f"{sys.executable} manage.py"
+        name, password = welcome.admin.username, welcome.admin.password
+        lines = ["", f"Fairway is up: {url}", ""]
+        if password:
+            lines.append(f"  Sign in as {name} with the password {password}")
+            lines.append("  It is shown this once; change it on your account page.")
+        else:
+            lines.append(f"  Sign in as {name} (forgotten: {manage} changepassword {name})")
+        if welcome.secret and welcome.model:
+            lines += ["", "  A first answer, with a key made for you just now:", ""]
+            lines.append(preparation.curl(base_url=url, secret=welcome.secret, model=welcome.model))
+        else:
+            lines.append(f"  Make a key on {url}/keys/ or with:")
+            lines.append(f"  {manage} issuekey --user {name} --class interactive")
+        lines += ["", "  Ctrl-C stops everything; the data stays in " + str(settings.DATA_DIR), ""]
+        self.stdout.write("\n".join(lines))
+        self.stdout.flush()
+
+
+def _sentence(error: Exception) -> str:
+    if NO_SPACE in str(error):
+        return (
+            f"The disk that holds {settings.DATA_DIR} is full: free some space, "
+            "or set DATA_DIR to a folder on another disk."
+        )
+    return str(error)

@@ -1,0 +1,109 @@
+"""The programs of the one-command setup, one function each.
+
+The container setup runs the same command lines; `tests/house` compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from urllib.parse import urlsplit
+
+import httpx
+from django.conf import settings
+
+from portal import demo_engine
+from portal.processes import Program
+
+LOOPBACK = "127.0.0.1"
+PORTAL_HEALTH = "http://portal/accounts/login/"  # answers only with its database at hand
+PROBE_S = 2.0
+DRAIN_S = 30.0  # what a gateway gives its streams to finish, see docs/settings.md
+
+
+def gateway(number: int, fd: int) -> Program:
+    """Return a gateway that shares the public socket `fd` with its siblings."""
+    ledger = "redis" if settings.GATEWAY_PROCESSES > 1 else "memory"
+    program = _manage("gateway" if number == 1 else f"gateway-{number}", "rungateway")
+    env = {
+        "GATEWAY_FD": str(fd),
+        "PORTAL_SOCKET": settings.PORTAL_SOCKET,
+        "LEDGER": os.environ.get("LEDGER") or ledger,
+    }
+    return replace(program, env={**program.env, **env}, pass_fds=(fd,), stop_s=DRAIN_S + 5)
+
+
+def portal() -> Program:
+    """Return the portal, on a private socket that the gateway passes requests to."""
+    return _python(
+        "portal", "uvicorn", "portal.asgi:application", "--uds", settings.PORTAL_SOCKET,
+        "--no-access-log", "--no-server-header", "--proxy-headers", "--lifespan", "off",
+        "--timeout-graceful-shutdown", "5", "--log-level", "warning",
+    )  # fmt: skip
+
+
+def worker() -> Program:
+    """Return the Celery worker that batch jobs wake."""
+    return _python(
+        "worker", "celery", "--quiet", "-A", "portal", "worker", "--loglevel", "warning",
+        "--concurrency", str(settings.BATCH_RUNNERS + 1), "--without-gossip", "--without-mingle",
+    )  # fmt: skip
+
+
+def beat() -> Program:
+    """Return Celery's clock."""
+    return _python(
+        "beat", "celery", "--quiet", "-A", "portal", "beat", "--loglevel", "warning", "--pidfile="
+    )
+
+
+def usage_writer() -> Program:
+    """Return the writer that carries usage from Redis to PostgreSQL."""
+    return _manage("usage", "writeusage")
+
+
+def engine(port: int) -> Program:
+    """Return the demo engine."""
+    return _python("engine", "portal.demo_engine", "--port", str(port))
+
+
+def has_demo_engine() -> bool:
+    """Answer whether the demo engine and its model are installed."""
+    return find_spec("xllamacpp") is not None and demo_engine.bundled_model() is not None
+
+
+async def answers(url: str, *, socket: str | None = None) -> bool:
+    """Answer whether a GET of `url` ends well.
+
+    The headers are those of a request that came in by the public address, so that a portal in
+    production takes it for one.
+    """
+    headers = {"X-Forwarded-Proto": "https"}
+    if socket is not None:
+        headers["Host"] = urlsplit(settings.PUBLIC_URL).netloc
+    transport = httpx.AsyncHTTPTransport(uds=socket)
+    async with httpx.AsyncClient(transport=transport, timeout=PROBE_S, headers=headers) as client:
+        try:
+            return (await client.get(url)).is_success
+        except httpx.HTTPError:
+            return False
+
+
+def _manage(name: str, *arguments: str) -> Program:
+    return _program(name, str(settings.BASE_DIR / "manage.py"), *arguments)
+
+
+def _python(name: str, module: str, *arguments: str) -> Program:
+    return _program(name, "-m", module, *arguments)
+
+
+def _program(name: str, *arguments: str) -> Program:
+    """Return a Python program of ours; it finds the same data folder wherever it is started."""
+    return Program(
+        name=name,
+        argv=(sys.executable, *arguments),
+        cwd=settings.BASE_DIR,
+        env={"DATA_DIR": str(settings.DATA_DIR), "PYTHONUNBUFFERED": "1"},
+    )
