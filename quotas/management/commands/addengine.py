@@ -81,5 +81,5 @@ def _ask(url: str) -> dict[str, Any]:
         raise CommandError(
             f"{error} Give --model, --kind and --slots to register it anyway."
         ) from error
-    answer: dict[str, Any] = json.loads(out.getvalue() or "{}")
-    return answer
+    facts: dict[str, Any] = json.loads(out.getvalue() or "{}").get("facts", {})
+    return facts
