@@ -139,7 +139,7 @@ TEMPLATES = [
 ]
 
 # Who runs this installation; shown on every page.
-INSTITUTE_NAME = env.text("INSTITUTE_NAME", "your group")
+INSTITUTE_NAME = env.text("INSTITUTE_NAME")
 CONTACT_EMAIL = env.text("CONTACT_EMAIL")
 
 KEYS_PER_PERSON = env.integer("KEYS_PER_PERSON", 20)
@@ -180,7 +180,7 @@ USERSESSIONS_TRACK_ACTIVITY = True
 SOCIALACCOUNT_ADAPTER = "portal.accounts.adapters.InstituteAccounts"
 SOCIALACCOUNT_EMAIL_AUTHENTICATION = False
 OIDC_SERVER_URL = env.text("OIDC_SERVER_URL")
-OIDC_NAME = env.text("OIDC_NAME", INSTITUTE_NAME)
+OIDC_NAME = env.text("OIDC_NAME", INSTITUTE_NAME or "Institute")
 OIDC_GROUP_CLAIM = env.text("OIDC_GROUP_CLAIM")
 SOCIALACCOUNT_PROVIDERS = {
     "openid_connect": {

@@ -22,6 +22,8 @@ urlpatterns = [
     path("live/card-line/", status.card_line, name="live-card-line"),
     path("live/status/", status.live_part, name="live-status"),
     path("favicon.ico", RedirectView.as_view(url="/static/portal/favicon.svg")),
+    path("v1/", include("portal.files.urls")),
+    path("v1/", include("portal.batches.urls")),
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.urls")),
 ]

@@ -1,0 +1,238 @@
+"""The runner's only way to the rows: lanes, leases, claims, answers. Synchronous.
+
+Every statement is conditional: on the lease for lanes, on state and attempt for items. An old
+runner that wakes after its leases ran out changes nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from portal.batches import ending
+from portal.batches.models import BatchItem, BatchJob, BatchResult, Lane
+from portal.batches.moves import move
+from portal.batches.runner.verdict import Kind, Verdict, output_line
+from portal.batches.states import SENDING, ItemState, JobState
+from portal.failpoints import failpoint
+
+PAUSED_S = 15.0  # a job whose key opens nothing looks again this often
+ITEMS = BatchItem._meta.db_table
+JOBS = BatchJob._meta.db_table
+RESULTS = BatchResult._meta.db_table
+LANES = Lane._meta.db_table
+
+CLAIM_LANES = f"""
+UPDATE {LANES} SET lease_owner = %s, lease_end = now() + make_interval(secs => %s)
+WHERE owner_id IN (
+  SELECT owner_id FROM {LANES} AS lane
+  WHERE (lease_end IS NULL OR lease_end <= now())
+    AND EXISTS (SELECT 1 FROM {JOBS} AS job WHERE job.owner_id = lane.owner_id
+                AND job.state IN ('queued', 'in_progress')
+                AND (job.wait_until IS NULL OR job.wait_until <= now()))
+  ORDER BY lease_end NULLS FIRST LIMIT %s FOR UPDATE SKIP LOCKED)
+RETURNING owner_id
+"""
+RENEW_LANES = f"""
+UPDATE {LANES} SET lease_end = now() + make_interval(secs => %s)
+WHERE lease_owner = %s AND lease_end > now() RETURNING owner_id
+"""
+RENEW_ITEMS = f"""
+UPDATE {ITEMS} SET lease_end = now() + make_interval(secs => %s)
+WHERE lease_owner = %s AND state = 'running'
+"""
+CLAIM = f"""
+UPDATE {ITEMS} SET state = 'running', attempt = attempt + 1, lease_owner = %s,
+       lease_end = now() + make_interval(secs => %s)
+WHERE id IN (SELECT id FROM {ITEMS} WHERE job_id = %s AND state = 'queued'
+             AND (not_before IS NULL OR not_before <= now())
+             ORDER BY run_order LIMIT %s FOR UPDATE SKIP LOCKED)
+RETURNING id, attempt, failures, custom_id, "offset", length, line_no
+"""
+FINISH = f"""
+WITH answers AS (
+  SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::int[], %s::bytea[],
+                       %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+  AS a(id, attempt, state, status, line, prompt, cached, completion, reasoning)),
+ended AS (
+  UPDATE {ITEMS} AS item SET state = a.state, status_code = NULLIF(a.status, 0),
+         finished_at = now(), lease_owner = '', lease_end = NULL
+  FROM answers AS a
+  WHERE item.id = a.id AND item.attempt = a.attempt AND item.state = 'running'
+  RETURNING item.id, item.job_id, a.state, a.line, a.prompt, a.cached, a.completion, a.reasoning),
+kept AS (INSERT INTO {RESULTS} (item_id, line) SELECT id, line FROM ended)
+UPDATE {JOBS} AS job SET completed = completed + s.done, failed = failed + s.failed,
+       input_tokens = input_tokens + s.prompt, cached_tokens = cached_tokens + s.cached,
+       output_tokens = output_tokens + s.completion,
+       reasoning_tokens = reasoning_tokens + s.reasoning, last_line_at = now(),
+       wait_code = '', wait_message = '', wait_until = NULL
+FROM (SELECT job_id, count(*) FILTER (WHERE state = 'done') AS done,
+             count(*) FILTER (WHERE state = 'failed') AS failed,
+             sum(prompt) AS prompt, sum(cached) AS cached, sum(completion) AS completion,
+             sum(reasoning) AS reasoning
+      FROM ended GROUP BY job_id) AS s
+WHERE job.id = s.job_id
+RETURNING job.id, job.completed + job.failed = job.total
+"""
+GIVE_BACK = f"""
+UPDATE {ITEMS} SET state = 'queued', lease_owner = '', lease_end = NULL,
+       failures = failures + %s, not_before = now() + make_interval(secs => %s)
+WHERE id = %s AND attempt = %s AND state = 'running'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job that has lines to send, as the runner needs to know it."""
+
+    job_pk: int
+    public_id: str
+    owner_id: int
+    endpoint: str
+    key_digest: str
+    input_name: str
+    in_flight: int  # lines of it that are out, at the time of reading
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """One line this runner holds; `attempt` proves it."""
+
+    item_pk: int
+    attempt: int
+    failures: int
+    custom_id: str
+    offset: int
+    length: int
+    line_no: int
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One line with its verdict."""
+
+    claimed: Claimed
+    verdict: Verdict
+
+
+def claim_lanes(runner: str, most: int) -> list[int]:
+    """Take lanes nobody holds and that have lines to send."""
+    with connection.cursor() as cursor:
+        cursor.execute(CLAIM_LANES, [runner, settings.BATCH_LEASE_S, most])
+        return [row[0] for row in cursor.fetchall()]
+
+
+def release_lanes(runner: str, owners: Iterable[int]) -> None:
+    """Give lanes back, so that another runner need not wait for the lease to end."""
+    Lane.objects.filter(lease_owner=runner, owner__in=list(owners)).update(
+        lease_owner="", lease_end=None
+    )
+
+
+def renew(runner: str) -> set[int]:
+    """Prove that this runner lives; return the lanes it still holds."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(RENEW_LANES, [settings.BATCH_LEASE_S, runner])
+        held = {row[0] for row in cursor.fetchall()}
+        cursor.execute(RENEW_ITEMS, [settings.BATCH_LEASE_S, runner])
+    return held
+
+
+def jobs_to_send(owner_id: int) -> list[Work]:
+    """Return the person's jobs that may send lines now, oldest first."""
+    now = timezone.now()
+    jobs = (
+        BatchJob.objects.filter(
+            Q(wait_until__isnull=True) | Q(wait_until__lte=now),
+            owner=owner_id,
+            state__in=SENDING,
+            expires_at__gt=now,
+        )
+        .select_related("key", "input_file")
+        .annotate(out=Count("items", filter=Q(items__state=ItemState.RUNNING)))
+        .order_by("pk")[:64]
+    )
+    work = []
+    for job in jobs:
+        if job.input_file is None:
+            ending.fail(job.pk, "file_not_found", "its input file was deleted before it began")
+            continue
+        work.append(
+            Work(
+                job_pk=job.pk,
+                public_id=job.public_id,
+                owner_id=owner_id,
+                endpoint=job.endpoint,
+                key_digest=job.key.digest,
+                input_name=job.input_file.name,
+                in_flight=job.out,
+            )
+        )
+    return work
+
+
+def claim(runner: str, work: Work, most: int) -> list[Claimed]:
+    """Take up to `most` lines of the job."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(CLAIM, [runner, settings.BATCH_LEASE_S, work.job_pk, most])
+        rows = cursor.fetchall()
+        if rows:
+            move(work.job_pk, JobState.IN_PROGRESS)
+    failpoint("line_claimed")
+    return [Claimed(*row, work=work) for row in rows]
+
+
+def finish(ended: Sequence[Ended]) -> list[int]:
+    """Store answers and states together; return the jobs of which every line has now ended."""
+    failpoint("line_answered")
+    rows = [
+        (
+            e.claimed.item_pk,
+            e.claimed.attempt,
+            ItemState.DONE if e.verdict.kind is Kind.DONE else ItemState.FAILED,
+            e.verdict.status,
+            output_line(e.claimed.custom_id, e.verdict),
+            e.verdict.tokens.prompt,
+            e.verdict.tokens.cached,
+            e.verdict.tokens.completion,
+            e.verdict.tokens.reasoning,
+        )
+        for e in ended
+    ]
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(FINISH, [list(column) for column in zip(*rows, strict=True)])
+        complete = [pk for pk, is_complete in cursor.fetchall() if is_complete]
+        ready = [pk for pk in complete if move(pk, JobState.FINALIZING)]
+    failpoint("line_committed")
+    return ready
+
+
+def give_back(claimed: Claimed, *, charge: int = 0, after_s: float = 0.0) -> None:
+    """Put a line back into the queue; the runner could not bring it to an end."""
+    with connection.cursor() as cursor:
+        cursor.execute(GIVE_BACK, [charge, after_s, claimed.item_pk, claimed.attempt])
+
+
+def hold(job_pk: int, *, code: str, message: str, wait_s: float) -> None:
+    """Let a job wait, with the reason its owner is shown."""
+    BatchJob.objects.filter(pk=job_pk, state__in=SENDING).update(
+        wait_code=code[:64],
+        wait_message=message[:500],
+        wait_until=timezone.now() + dt.timedelta(seconds=wait_s),
+    )
+
+
+def jobs_overdue(job_pks: set[int]) -> set[int]:
+    """Return those of the jobs whose lines in flight are to be broken off."""
+    if not job_pks:
+        return set()
+    now = timezone.now()
+    rows = BatchJob.objects.filter(pk__in=job_pks).exclude(state__in=SENDING)
+    return {job.pk for job in rows if ending.overdue(job, now)}

@@ -1,0 +1,52 @@
+"""Decides how many more lines of one person may be sent to the gateway now.
+
+Rule 1: in flight is the gateway's business: it grants as many as limits and load allow. Waiting
+is ours: never more than `ACCRUAL` (A) of a person's lines wait there, because only the first A
+of a flow gain age, and the rest of a job waits in its table.
+Rule 2: the count of waiting lines is read from the gateway now and then; in between, each line
+sent adds one and each line ended lets one start.
+Rule 3: when the gateway does not say, the smallest limit anybody has is assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ACCRUAL = 2
+UNKNOWN_IN_FLIGHT = 2
+STALE_AFTER_S = 5.0
+
+
+@dataclass(slots=True)
+class Window:
+    """The window of one lane."""
+
+    most: int  # lines at the gateway, whatever it grants
+    outstanding: int = 0
+    waiting: int | None = None  # as estimated from the last reading; None: never read
+    read_at_s: float = 0.0
+
+    def sent(self, count: int = 1) -> None:
+        """Note lines sent."""
+        self.outstanding += count
+        if self.waiting is not None:
+            self.waiting += count
+
+    def ended(self) -> None:
+        """Note the end of a line, whatever its end was; a waiting one takes its place."""
+        self.outstanding -= 1
+        if self.waiting is not None:
+            self.waiting -= 1
+
+    def read(self, waiting: int, now_s: float) -> None:
+        """Note what the gateway says."""
+        self.waiting = waiting
+        self.read_at_s = now_s
+
+    def room(self, now_s: float) -> int:
+        """Return how many more lines may be sent."""
+        if self.waiting is None or now_s - self.read_at_s > STALE_AFTER_S:
+            allowed = UNKNOWN_IN_FLIGHT + ACCRUAL - self.outstanding
+        else:
+            allowed = ACCRUAL - self.waiting
+        return max(0, min(allowed, self.most - self.outstanding))
