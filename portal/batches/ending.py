@@ -27,7 +27,6 @@ from portal.files.models import StoredFile
 
 WRITER_LEASE_S = 300
 GRACE_S = 10.0  # lines in flight may still end this long after a cancel or the window's end
-ITEMS, RESULTS = BatchItem._meta.db_table, BatchResult._meta.db_table
 END_OF = {
     JobState.FINALIZING: JobState.COMPLETED,
     JobState.CANCELLING: JobState.CANCELLED,
@@ -42,13 +41,13 @@ REASONS = {
     ),
 }
 # A line whose runner died is charged with it; the third time it ends, with that reason.
-RECLAIM = f"""
-UPDATE {ITEMS} SET state = 'queued', lease_owner = '', lease_end = NULL, failures = failures + 1
-WHERE id IN (SELECT id FROM {ITEMS} WHERE state = 'running' AND lease_end < now()
+RECLAIM = """
+UPDATE batch_item SET state = 'queued', lease_owner = '', lease_end = NULL, failures = failures + 1
+WHERE id IN (SELECT id FROM batch_item WHERE state = 'running' AND lease_end < now()
              AND failures + 1 < %s LIMIT 1000 FOR UPDATE SKIP LOCKED)
 """
-LOST_FOR_GOOD = f"""
-SELECT id, job_id, custom_id FROM {ITEMS}
+LOST_FOR_GOOD = """
+SELECT id, job_id, custom_id FROM batch_item
 WHERE state = 'running' AND lease_end < now() AND failures + 1 >= %s
 LIMIT 1000 FOR UPDATE SKIP LOCKED
 """
@@ -80,7 +79,7 @@ def _end_as_poison(item_pk: int, job_pk: int, custom_id: str) -> None:
     )
     with connection.cursor() as cursor:
         cursor.execute(
-            f"UPDATE {BatchJob._meta.db_table} SET failed = failed + 1, last_line_at = now() "
+            "UPDATE batch_job SET failed = failed + 1, last_line_at = now() "
             "WHERE id = %s RETURNING completed + failed = total",
             [job_pk],
         )
@@ -256,7 +255,7 @@ def drop_results(job_pk: int) -> None:
     """Free the rows whose contents are now in the files."""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"DELETE FROM {RESULTS} AS r USING {ITEMS} AS i WHERE r.item_id = i.id "
+            "DELETE FROM batch_result AS r USING batch_item AS i WHERE r.item_id = i.id "
             "AND i.job_id = %s",
             [job_pk],
         )

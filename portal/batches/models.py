@@ -90,6 +90,7 @@ class BatchJob(models.Model):
     writer_until = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        db_table = "batch_job"
         verbose_name = "batch"
         verbose_name_plural = "batches"
         ordering = ["-pk"]
@@ -152,6 +153,7 @@ class BatchItem(models.Model):
     status_code = models.PositiveSmallIntegerField(null=True, blank=True)
 
     class Meta:
+        db_table = "batch_item"
         verbose_name = "line"
         ordering = ["line_no"]
         indexes = [
@@ -191,6 +193,9 @@ class BatchResult(models.Model):
     )
     line = models.BinaryField()
 
+    class Meta:
+        db_table = "batch_result"
+
     def __str__(self) -> str:
         return str(self.item_id)
 
@@ -206,6 +211,9 @@ class Lane(models.Model):
     )
     lease_owner = models.CharField(max_length=64, blank=True)
     lease_end = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "batch_lane"
 
     def __str__(self) -> str:
         return f"lane of {self.owner_id}"

@@ -17,20 +17,20 @@ from portal.batches.states import ItemState, JobState
 from portal.batches.submission import Submission
 from portal.failpoints import failpoint
 from portal.files import shelf
-from portal.files.models import FileLine, StoredFile
+from portal.files.models import StoredFile
 from portal.files.services import Receipt, refusal_of
 from portal.openai_api.authentication import why_not
 from portal.openai_api.errors import BadRequest, Conflicting
 from quotas.models import ApiKey
 
 # One statement for all lines: those that begin alike get neighbouring places in the order.
-COPY_LINES = f"""
-INSERT INTO {BatchItem._meta.db_table}
+COPY_LINES = """
+INSERT INTO batch_item
   (job_id, line_no, run_order, custom_id, "offset", length, state, attempt, failures, lease_owner)
 SELECT %s, line_no, row_number() OVER (ORDER BY first_alike, line_no), custom_id, "offset",
        length, 'queued', 0, 0, ''
 FROM (SELECT *, min(line_no) OVER (PARTITION BY prefix) AS first_alike
-      FROM {FileLine._meta.db_table} WHERE file_id = %s) AS lines
+      FROM file_line WHERE file_id = %s) AS lines
 """
 
 

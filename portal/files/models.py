@@ -46,6 +46,7 @@ class StoredFile(models.Model):
     )
 
     class Meta:
+        db_table = "stored_file"
         ordering = ["-pk"]
         indexes = [
             models.Index(fields=["owner", "-id"], name="file_owner_newest"),
@@ -78,6 +79,7 @@ class FileLine(models.Model):
     prefix = models.BigIntegerField(help_text="Hash of how its prompt begins.")
 
     class Meta:
+        db_table = "file_line"
         constraints = [
             models.UniqueConstraint(name="fileline_once", fields=["file", "line_no"]),
         ]

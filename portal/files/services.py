@@ -13,11 +13,14 @@ from django.utils import timezone
 from portal.failpoints import failpoint
 from portal.files import config, shelf
 from portal.files.lines import MOST_PROBLEMS, Line, LineReader, Problem
-from portal.files.models import FileLine, StoredFile, new_file_id
+from portal.files.models import StoredFile, new_file_id
 from portal.openai_api.errors import BadRequest, TooLarge
 from quotas.models import ApiKey, User
 
-LINE_COLUMNS = 'file_id, line_no, "offset", length, custom_id, prompt_tokens, output_tokens, prefix'
+COPY_LINES = """
+COPY file_line (file_id, line_no, "offset", length, custom_id, prompt_tokens, output_tokens, prefix)
+FROM STDIN
+"""
 
 
 class Receipt:
@@ -98,11 +101,7 @@ class Receipt:
 
 
 def _copy_lines(row: StoredFile, lines: Iterable[Line]) -> None:
-    columns = LINE_COLUMNS
-    with (
-        connection.cursor() as cursor,
-        cursor.copy(f"COPY {FileLine._meta.db_table} ({columns}) FROM STDIN") as copy,
-    ):
+    with connection.cursor() as cursor, cursor.copy(COPY_LINES) as copy:
         for line in lines:
             copy.write_row(
                 (

@@ -149,9 +149,9 @@ class LineSource:
 
     def __init__(self, name: str) -> None:
         if is_local():
-            self._file: IO[bytes] = Path(default_storage.path(name)).open("rb")
+            self._file: IO[bytes] = Path(default_storage.path(name)).open("rb")  # noqa: SIM115
             return
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  (both are closed by `close`)
         for piece in chunks(name):
             self._file.write(piece)
         self._file.flush()

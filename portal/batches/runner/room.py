@@ -185,7 +185,8 @@ class Room:
         return request_body(self.sources[name].read(line.offset, line.length))
 
     async def _conclude(self, lane: LaneRun, line: Claimed, verdict: Verdict) -> None:
-        if verdict.kind in {Kind.DONE, Kind.FAILED} or (verdict.kind is Kind.BROKE and line.failures + 1 >= MOST_FAILURES):
+        is_last_try = line.failures + 1 >= MOST_FAILURES
+        if verdict.kind in {Kind.DONE, Kind.FAILED} or (verdict.kind is Kind.BROKE and is_last_try):
             self.ended.append(Ended(line, verdict))
         elif verdict.kind is Kind.BROKE:
             wait = BACKOFF_S[min(line.failures, len(BACKOFF_S) - 1)]

@@ -16,58 +16,54 @@ from django.db.models import Count, Q
 from django.utils import timezone
 
 from portal.batches import ending
-from portal.batches.models import BatchItem, BatchJob, BatchResult, Lane
+from portal.batches.models import BatchJob, Lane
 from portal.batches.moves import move
 from portal.batches.runner.verdict import Kind, Verdict, output_line
 from portal.batches.states import SENDING, ItemState, JobState
 from portal.failpoints import failpoint
 
 PAUSED_S = 15.0  # a job whose key opens nothing looks again this often
-ITEMS = BatchItem._meta.db_table
-JOBS = BatchJob._meta.db_table
-RESULTS = BatchResult._meta.db_table
-LANES = Lane._meta.db_table
 
-CLAIM_LANES = f"""
-UPDATE {LANES} SET lease_owner = %s, lease_end = now() + make_interval(secs => %s)
+CLAIM_LANES = """
+UPDATE batch_lane SET lease_owner = %s, lease_end = now() + make_interval(secs => %s)
 WHERE owner_id IN (
-  SELECT owner_id FROM {LANES} AS lane
+  SELECT owner_id FROM batch_lane AS lane
   WHERE (lease_end IS NULL OR lease_end <= now())
-    AND EXISTS (SELECT 1 FROM {JOBS} AS job WHERE job.owner_id = lane.owner_id
+    AND EXISTS (SELECT 1 FROM batch_job AS job WHERE job.owner_id = lane.owner_id
                 AND job.state IN ('queued', 'in_progress')
                 AND (job.wait_until IS NULL OR job.wait_until <= now()))
   ORDER BY lease_end NULLS FIRST LIMIT %s FOR UPDATE SKIP LOCKED)
 RETURNING owner_id
 """
-RENEW_LANES = f"""
-UPDATE {LANES} SET lease_end = now() + make_interval(secs => %s)
+RENEW_LANES = """
+UPDATE batch_lane SET lease_end = now() + make_interval(secs => %s)
 WHERE lease_owner = %s AND lease_end > now() RETURNING owner_id
 """
-RENEW_ITEMS = f"""
-UPDATE {ITEMS} SET lease_end = now() + make_interval(secs => %s)
+RENEW_ITEMS = """
+UPDATE batch_item SET lease_end = now() + make_interval(secs => %s)
 WHERE lease_owner = %s AND state = 'running'
 """
-CLAIM = f"""
-UPDATE {ITEMS} SET state = 'running', attempt = attempt + 1, lease_owner = %s,
+CLAIM = """
+UPDATE batch_item SET state = 'running', attempt = attempt + 1, lease_owner = %s,
        lease_end = now() + make_interval(secs => %s)
-WHERE id IN (SELECT id FROM {ITEMS} WHERE job_id = %s AND state = 'queued'
+WHERE id IN (SELECT id FROM batch_item WHERE job_id = %s AND state = 'queued'
              AND (not_before IS NULL OR not_before <= now())
              ORDER BY run_order LIMIT %s FOR UPDATE SKIP LOCKED)
 RETURNING id, attempt, failures, custom_id, "offset", length, line_no
 """
-FINISH = f"""
+FINISH = """
 WITH answers AS (
   SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::int[], %s::bytea[],
                        %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
   AS a(id, attempt, state, status, line, prompt, cached, completion, reasoning)),
 ended AS (
-  UPDATE {ITEMS} AS item SET state = a.state, status_code = NULLIF(a.status, 0),
+  UPDATE batch_item AS item SET state = a.state, status_code = NULLIF(a.status, 0),
          finished_at = now(), lease_owner = '', lease_end = NULL
   FROM answers AS a
   WHERE item.id = a.id AND item.attempt = a.attempt AND item.state = 'running'
   RETURNING item.id, item.job_id, a.state, a.line, a.prompt, a.cached, a.completion, a.reasoning),
-kept AS (INSERT INTO {RESULTS} (item_id, line) SELECT id, line FROM ended)
-UPDATE {JOBS} AS job SET completed = completed + s.done, failed = failed + s.failed,
+kept AS (INSERT INTO batch_result (item_id, line) SELECT id, line FROM ended)
+UPDATE batch_job AS job SET completed = job.completed + s.done, failed = job.failed + s.failed,
        input_tokens = input_tokens + s.prompt, cached_tokens = cached_tokens + s.cached,
        output_tokens = output_tokens + s.completion,
        reasoning_tokens = reasoning_tokens + s.reasoning, last_line_at = now(),
@@ -80,8 +76,8 @@ FROM (SELECT job_id, count(*) FILTER (WHERE state = 'done') AS done,
 WHERE job.id = s.job_id
 RETURNING job.id, job.completed + job.failed = job.total
 """
-GIVE_BACK = f"""
-UPDATE {ITEMS} SET state = 'queued', lease_owner = '', lease_end = NULL,
+GIVE_BACK = """
+UPDATE batch_item SET state = 'queued', lease_owner = '', lease_end = NULL,
        failures = failures + %s, not_before = now() + make_interval(secs => %s)
 WHERE id = %s AND attempt = %s AND state = 'running'
 """
@@ -196,7 +192,7 @@ def finish(ended: Sequence[Ended]) -> list[int]:
         (
             e.claimed.item_pk,
             e.claimed.attempt,
-            ItemState.DONE if e.verdict.kind is Kind.DONE else ItemState.FAILED,
+            (ItemState.DONE if e.verdict.kind is Kind.DONE else ItemState.FAILED).value,
             e.verdict.status,
             output_line(e.claimed.custom_id, e.verdict),
             e.verdict.tokens.prompt,
