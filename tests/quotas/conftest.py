@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def valkey(redis_url: str, settings: Any) -> Iterator[redis.Redis]:
+def valkey(redis_url: str, settings: Any) -> redis.Redis:
     """Return the books' own connection to an empty server."""
     from quotas import stores
 
     settings.REDIS_URL = redis_url
-    yield stores.connect()
+    return stores.connect()
 
 
 @pytest.fixture

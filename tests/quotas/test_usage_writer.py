@@ -21,8 +21,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def writer(valkey: redis.Redis) -> Iterator[UsageWriter]:
+def writer(valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[UsageWriter]:
     """Return a writer on empty stores; at the end hold the rollup against the rows."""
+    monkeypatch.setattr("quotas.usage_writer.WAIT_MS", 1)
     yield UsageWriter()
     rows = UsageEvent.objects.aggregate(a=Sum("prompt_tokens"), b=Sum("completion_tokens"))
     hours = UsageHour.objects.aggregate(a=Sum("prompt_tokens"), b=Sum("completion_tokens"))
