@@ -93,7 +93,8 @@ class Caller:
         """Send one request; with `leave_after` hang up after that many lines with data."""
         mark = json.dumps(body).partition("[mark:")[2].partition("]")[0]
         call = Call(mark, time.monotonic())
-        sent = {"Authorization": f"Bearer {key}", **(headers or {})}
+        # The client's own request id is kept in the usage row, so a row can be found by mark.
+        sent = {"Authorization": f"Bearer {key}", "X-Request-Id": mark, **(headers or {})}
         try:
             async with self._client.stream(
                 "POST", f"/v1/{path}", json=body, headers=sent

@@ -12,7 +12,7 @@ from tests.rig.product import Product
 from tests.rig.witness import Witness
 
 # Ageing is tested by moving ledger time, never by waiting or by moving the host's clock.
-TESTING = {"TEST_CLOCK": "1"}
+TESTING = {"TEST_CLOCK": "1", "ENGINE_SLOTS": "8"}  # vLLM does not tell its slots
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from typing import Any
 import httpx
 import psycopg
 import redis
+from psycopg.rows import dict_row
 
 from portal import stores
 from portal.processes import die_with_parent
@@ -248,6 +249,18 @@ class Product:
         """Return the rows of a query."""
         with psycopg.connect(stores.postgres_url(self.data_dir), autocommit=True) as link:
             return link.execute(query, values or None).fetchall()  # type: ignore[arg-type]
+
+    def usage(self, mark: str, rows: int = 1) -> list[dict[str, Any]]:
+        """Return the usage rows of the requests with this mark, waiting until they are written."""
+
+        def read() -> list[dict[str, Any]]:
+            with psycopg.connect(stores.postgres_url(self.data_dir), row_factory=dict_row) as link:
+                query = "SELECT * FROM usage_event WHERE client_request_id = %s ORDER BY arrived_at"
+                found = link.execute(query, [mark]).fetchall()
+            return found if len(found) >= rows else []
+
+        found: list[dict[str, Any]] = wait_until(read, 10, f"{mark} has {rows} usage rows")
+        return found
 
     def redis(self) -> redis.Redis:
         """Return a connection to its Valkey."""

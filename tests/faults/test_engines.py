@@ -1,0 +1,128 @@
+"""Engines that die, hang, refuse and lie; what people see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.rig.chat import Caller, chat
+from tests.rig.engine_script import Script
+from tests.rig.product import Product
+from tests.rig.waiting import wait_until
+from tests.rig.witness import Witness
+
+pytestmark = pytest.mark.fault
+
+
+@pytest.fixture(scope="module")
+def pair(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Witness]]:
+    """Run two replicas of one model and register them."""
+    folder = tmp_path_factory.mktemp("pair")
+    engines = [Witness(folder, Script(model="paired", slots=4)).start() for _ in range(2)]
+    for engine in engines:
+        product.manage("addengine", engine.url, "--slots", "4", "--json")
+    yield engines
+    for engine in engines:
+        engine.stop()
+
+
+def engine_state(product: Product, engine: Witness) -> str:
+    """Return how the gateway sees an engine; its name carries no address, so ask the books."""
+    rows = product.sql("SELECT public_id FROM quotas_replica WHERE url = %s", engine.url)
+    live = product.live()["engines"]
+    return str(next(e["state"] for e in live if e["replica_id"] == rows[0][0]))
+
+
+def wait_for(product: Product, engine: Witness, state: str, timeout_s: float) -> None:
+    """Wait until the gateway sees the engine in this state."""
+    wait_until(lambda: engine_state(product, engine) == state, timeout_s, f"the engine is {state}")
+
+
+async def ask_many(client: Caller, key: str, owner: str, number: int) -> list[int]:
+    """Send chats one after the other; return their statuses."""
+    return [
+        (await client.ask(key, chat("paired", f"{owner}/{one}"))).status for one in range(number)
+    ]
+
+
+async def test_a_killed_replica_costs_nobody_an_answer(
+    product: Product, client: Caller, pair: list[Witness], keys: dict[str, str]
+) -> None:
+    """One of two replicas is killed: the other serves; it is back 10 s after it answers."""
+    for engine in pair:
+        wait_for(product, engine, "up", 15)
+    pair[0].kill()
+    statuses = await ask_many(client, keys["dora"], "killed", 20)
+    assert statuses == [200] * 20
+    wait_for(product, pair[0], "down", 12)
+    pair[0].start()
+    wait_for(product, pair[0], "up", 10)
+    assert await ask_many(client, keys["dora"], "revived", 10) == [200] * 10
+
+
+async def test_a_stopped_replica_slows_nobody_for_long(
+    product: Product, client: Caller, pair: list[Witness], keys: dict[str, str]
+) -> None:
+    """A replica that is frozen leaves rotation, and the other one goes on at its usual speed."""
+    for engine in pair:
+        wait_for(product, engine, "up", 15)
+    pair[1].kill(signal.SIGSTOP)
+    try:
+        wait_until(lambda: engine_state(product, pair[1]) != "up", 15, "it is out of rotation")
+        started = time.monotonic()
+        assert await ask_many(client, keys["dora"], "frozen", 10) == [200] * 10
+        assert time.monotonic() - started < 5
+    finally:
+        pair[1].kill(signal.SIGCONT)
+    wait_for(product, pair[1], "up", 15)
+
+
+async def test_busy_is_not_dead(
+    product: Product, client: Caller, witness: Witness, keys: dict[str, str]
+) -> None:
+    """An engine that answers 503 to a third of requests stays in, and every request ends well."""
+    witness.tell(fail_status=503, fail_share=0.3, fail_body='{"error":{"message":"busy"}}')
+    calls = await asyncio.gather(
+        *(client.ask(keys[o], chat("witness", f"busy/{o}-{n}")) for n in range(2) for o in keys)
+    )
+    assert [call.status for call in calls if not call.whole] == []
+    assert engine_state(product, witness) in {"up", "busy"}
+
+
+@pytest.mark.parametrize("page", ["html", "huge", "empty", "nan", "missing", "old"])
+async def test_a_strange_metrics_page_stops_nothing(
+    product: Product, client: Caller, witness: Witness, keys: dict[str, str], page: str
+) -> None:
+    """Whatever an engine's metrics page says, chats go on; what it does not tell is unknown."""
+    witness.tell(metrics=page)
+    await asyncio.sleep(3)
+    assert (await client.ask(keys["dora"], chat("witness", f"metrics/{page}"))).whole
+    rows = product.sql("SELECT public_id FROM quotas_replica WHERE url = %s", witness.url)
+    seen = next(e for e in product.live()["engines"] if e["replica_id"] == rows[0][0])
+    assert seen["state"] in {"up", "unknown"}
+    if page in {"html", "huge", "empty", "nan", "missing"}:
+        assert seen["kv_usage"] is None
+    else:
+        assert seen["kv_usage"] is not None
+
+
+async def test_a_request_that_kills_the_engine_is_not_sent_for_ever(
+    product: Product, client: Caller, pair: list[Witness], keys: dict[str, str]
+) -> None:
+    """A poisonous request is tried at most twice in all and ends as an error."""
+    for engine in pair:
+        engine.tell(rules={"poison": {"die": True}})
+    call = await client.ask(keys["dora"], chat("paired", "poison/1"))
+    seen = [r for engine in pair for r in engine.records() if r.mark == "poison/1"]
+    for engine in pair:
+        if engine.process is not None and engine.process.poll() is not None:
+            engine.start()
+    assert 1 <= len(seen) <= 2
+    assert call.status in (502, 503, 504), (call.status, call.body)
+    assert call.code
+    for engine in pair:
+        wait_for(product, engine, "up", 15)

@@ -1,0 +1,156 @@
+"""Keys: dead ones stay dead everywhere, and no secret is ever readable again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from portal import stores
+from portal.stores import postgres
+from quotas.snapshots import keyformat
+from tests.rig import checkers
+from tests.rig.chat import Call, Caller, chat
+from tests.rig.product import Product, descendants
+from tests.rig.witness import Witness
+
+pytestmark = pytest.mark.fault
+
+SWITCH = """
+import datetime as dt
+from quotas.models import ApiKey, User
+from quotas.services import keys, people
+user = User.objects.get(username={user!r})
+key = ApiKey.objects.get(owner=user)
+{action}
+"""
+ACTIONS = {
+    "revoked": "keys.revoke(key=key)",
+    "disabled": "keys.disable(key=key)",
+    "owner_disabled": "people.set_active(user=user, is_active=False)",
+    "expired": "keys.extend(key=key, lifetime=dt.timedelta(seconds=2))",
+}
+
+
+@pytest.mark.parametrize("how", ACTIONS)
+async def test_a_dead_key_starts_nothing_after_five_seconds(
+    product: Product, client: Caller, witness: Witness, how: str
+) -> None:
+    """A key in steady use is refused within five seconds of its end, whatever ended it."""
+    user = f"ends-{how}".replace("_", "-")
+    secret = (await asyncio.to_thread(product.keys, **{user: "interactive"}))[user]
+    calls: list[Call] = []
+    ended = asyncio.Event()
+
+    async def use() -> None:
+        while not ended.is_set():
+            calls.append(await client.ask(secret, chat("witness", f"{user}/{len(calls)}")))
+            await asyncio.sleep(0.02)
+
+    using = asyncio.create_task(use())
+    await asyncio.sleep(0.5)
+    script = SWITCH.format(user=user, action=ACTIONS[how])
+    await asyncio.to_thread(product.manage, "shell", "--no-imports", "-c", script)
+    dead_s = time.monotonic() + (2 if how == "expired" else 0)
+    await asyncio.sleep(dead_s - time.monotonic() + 5.5)
+    ended.set()
+    await using
+    assert calls[0].whole
+    assert {call.status for call in calls} == {200, 401}
+    assert checkers.refused_after(witness.records(), user, dead_s) == []
+    assert {call.status for call in calls if call.invoked_s > dead_s + 5} == {401}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda secret: secret[:-1],
+        lambda secret: secret + "0",
+        lambda secret: secret[:-1] + ("0" if secret[-1] != "0" else "1"),
+        lambda secret: secret.replace("fw_int_", "fw_bat_"),
+        lambda secret: secret.swapcase(),
+        lambda secret: secret + "é",
+        lambda secret: "",
+        lambda secret: "x" * 100_000,
+        lambda secret: keyformat.generate("interactive"),
+    ],
+    ids=["short", "long", "checksum", "kind", "case", "unicode", "empty", "huge", "unknown"],
+)
+async def test_a_wrong_key_is_refused(
+    product: Product, keys: dict[str, str], spoil: object
+) -> None:
+    """Anything but the key itself is refused in the known shape."""
+    secret = spoil(keys["dora"])  # type: ignore[operator]
+    async with httpx.AsyncClient(verify=False) as plain:
+        answer = await plain.post(
+            f"{product.url}/v1/chat/completions",
+            json=chat("witness", "wrong key"),
+            headers=[(b"Authorization", b"Bearer " + secret.encode())],
+        )
+    assert answer.status_code in (400, 401, 431), answer.text
+    if answer.status_code == 401:
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+def dump(product: Product) -> str:
+    """Return the whole database as text."""
+    done = subprocess.run(
+        [postgres.binaries() / "pg_dump", stores.postgres_url(product.data_dir)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def redis_dump(product: Product) -> str:
+    """Return every key and value of Redis as text."""
+    found = []
+    with product.redis() as link:
+        for name in link.scan_iter(count=1000):
+            found += [repr(name), repr(link.dump(name))]
+            if link.type(name) == b"hash":
+                found.append(repr(link.hgetall(name)))
+            elif link.type(name) == b"stream":
+                found.append(repr(link.xrange(name)))
+    return "\n".join(found)
+
+
+def process_texts(product: Product) -> str:
+    """Return arguments and environment of every process of the product."""
+    assert product.process is not None
+    pids = [product.process.pid, *(one.pid for one in descendants(product.process.pid))]
+    found = []
+    for path in (Path(f"/proc/{pid}/{part}") for pid in pids for part in ("environ", "cmdline")):
+        with suppress(OSError):
+            found.append(path.read_text(errors="replace"))
+    return "\n".join(found)
+
+
+async def test_no_secret_is_readable_anywhere(
+    product: Product, client: Caller, witness: Witness
+) -> None:
+    """After using, mistyping and misplacing a key its secret is in no dump, log or process."""
+    secret = await asyncio.to_thread(product.key, "keeper")
+    assert (await client.ask(secret, chat("witness", "keeper/1"))).whole
+    wrong = secret[:-1] + ("0" if secret[-1] != "0" else "1")
+    assert (await client.ask(wrong, chat("witness", "keeper/2"))).status == 401
+    odd = httpx.AsyncClient(base_url=product.url, verify=False, auth=("user", secret))
+    async with odd:
+        await odd.get("/v1/models", params={"api_key": secret})
+        await odd.get("/status/", cookies={"key": secret})
+        await odd.post("/v1/chat/completions", content=json.dumps({"model": secret}))
+    await asyncio.sleep(1)
+    logs = {str(path): path.read_text(errors="replace")
+            for path in product.folder.rglob("*.log")}  # fmt: skip
+    texts = logs | {
+        "database": dump(product),
+        "redis": redis_dump(product),
+        "engine": witness.log.read_text(),
+        "processes": process_texts(product),
+    }
+    assert checkers.secret_free(secret, texts) == []
