@@ -11,9 +11,11 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
+from quotas.models.audit import audited
 from quotas.models.identity import new_card_id, new_replica_id
 
 
+@audited()
 class Card(models.Model):
     """One accelerator."""
 
@@ -40,6 +42,7 @@ class Card(models.Model):
         return self.name
 
 
+@audited()
 class Pool(models.Model):
     """The replicas of one model and how the two classes share them. Empty: the default."""
 
@@ -82,6 +85,7 @@ class Pool(models.Model):
         return self.name
 
 
+@audited()
 class Replica(models.Model):
     """One engine server holding one model."""
 

@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from quotas.models.audit import audited
 from quotas.models.identity import new_key_id
 from quotas.models.people import User
 
@@ -19,6 +20,7 @@ class ServiceClass(models.TextChoices):
     BATCH = "batch", "Batch"
 
 
+@audited("digest", "last_used_at")
 class ApiKey(models.Model):
     """A secret with an owner, a name and a class of service.
 

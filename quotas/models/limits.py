@@ -8,6 +8,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
+from quotas.models.audit import audited
 from quotas.models.keys import ApiKey, ServiceClass
 from quotas.models.people import Group, User
 
@@ -35,6 +36,7 @@ def _target(level: str, column: str | None) -> Q:
     return Q(level=level, **wanted)
 
 
+@audited()
 class LimitRow(models.Model):
     """A limit somebody set. The narrowest row in force wins for each (class, name, per).
 

@@ -6,7 +6,10 @@ from django.contrib.auth.models import AbstractUser
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
+from quotas.models.audit import audited
 
+
+@audited()
 class Group(models.Model):
     """A research group, course or project; a user belongs to at most one."""
 
@@ -29,6 +32,7 @@ class Group(models.Model):
         return self.name
 
 
+@audited("password", "last_login")
 class User(AbstractUser):
     """A person with an account."""
 
