@@ -1,0 +1,174 @@
+"""The client's side of one request: its body, its leaving, and what is written to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from gateway.bell import Bell
+from gateway.core.headers import Headers
+from gateway.errors import ClientGone, RequestTimeout, TooLarge
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+BODY_S = 60.0  # a body must have come within this time
+DRAIN_LIMIT = 1 << 20  # bytes of a refused body still read, so that the refusal is seen
+
+
+class Client:
+    """One HTTP exchange as seen from the client; made for each request.
+
+    uvicorn's `send` neither raises nor returns early when the client has left, so `watch` awaits
+    `receive` beside everything else and rings the bell.
+    """
+
+    __slots__ = (
+        "_receive", "_send", "_watcher", "bell", "finished", "gone", "loop", "request_id",
+        "scope", "sending_since", "started",
+    )  # fmt: skip
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.bell = Bell(self.loop)
+        self.scope = scope
+        self.request_id = request_id
+        self.gone = False
+        self.started = False
+        self.finished = False
+        self.sending_since: float | None = None  # a write that the client does not take
+        self._receive = receive
+        self._send = send
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def headers(self) -> Headers:
+        """The request's headers, names in lower case."""
+        headers: Headers = self.scope["headers"]
+        return headers
+
+    async def body(self, limit: int) -> bytes:
+        """Read the whole body, but not more than `limit` bytes and not for ever."""
+        declared = _declared_length(self.headers)
+        if declared is not None and declared > limit:
+            raise await self._too_large(limit)
+        message = await self._message()
+        if not message.get("more_body"):
+            data: bytes = message.get("body", b"")
+            if len(data) > limit:
+                raise await self._too_large(limit)
+            return data
+        parts, size = [message.get("body", b"")], len(message.get("body", b""))
+        try:
+            async with asyncio.timeout(BODY_S):
+                while message.get("more_body"):
+                    message = await self._message()
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > limit:
+                        raise await self._too_large(limit)
+        except TimeoutError:
+            raise RequestTimeout(
+                "The body did not come in time.", headers=((b"connection", b"close"),)
+            ) from None
+        return b"".join(parts)
+
+    async def _message(self) -> Message:
+        try:
+            async with asyncio.timeout(BODY_S):
+                message = await self._receive()
+        except TimeoutError:
+            raise RequestTimeout(
+                "The body did not come in time.", headers=((b"connection", b"close"),)
+            ) from None
+        if message["type"] == "http.disconnect":
+            self.gone = True
+            raise ClientGone
+        return message
+
+    async def _too_large(self, limit: int) -> TooLarge:
+        """Read a little more, since a reset would hide the answer from many clients."""
+        drained = 0
+        try:
+            async with asyncio.timeout(1.0):
+                while drained < DRAIN_LIMIT:
+                    message = await self._receive()
+                    drained += len(message.get("body", b""))
+                    if message["type"] == "http.disconnect" or not message.get("more_body"):
+                        break
+        except TimeoutError:
+            pass
+        return TooLarge(
+            f"The body must not exceed {limit} bytes.", headers=((b"connection", b"close"),)
+        )
+
+    async def receive(self) -> Message:
+        """Take the next message as it comes; for who streams the body on."""
+        return await self._receive()
+
+    def watch(self) -> None:
+        """From now on ring the bell when the client leaves; the body must have been read."""
+        if self._watcher is None:
+            self._watcher = self.loop.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                break
+        # After a complete answer uvicorn says the same; then it means nothing.
+        if not self.finished:
+            self.gone = True
+            self.bell.ring()
+
+    async def head(self, status: int, headers: Headers) -> None:
+        """Send status and headers."""
+        self.started = True
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, (b"x-request-id", self.request_id.encode())],
+            }
+        )
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece of the body; waits while the client is slow."""
+        self.sending_since = self.loop.time()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self.sending_since = None
+
+    async def finish(self, data: bytes = b"") -> None:
+        """Send the last piece."""
+        self.finished = True
+        self.sending_since = self.loop.time()
+        await self._send({"type": "http.response.body", "body": data})
+        self.sending_since = None
+
+    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole answer at once."""
+        length = (b"content-length", str(len(body)).encode())
+        await self.head(status, [*headers, length])
+        await self.finish(body if self.scope["method"] != "HEAD" else b"")
+
+    def cut(self) -> None:
+        """Close the client's connection without a proper end: the answer is not whole."""
+        abort = self.scope.get("extensions", {}).get("fairway.abort")
+        if abort is not None:
+            abort()
+
+    def close(self) -> None:
+        """The request is over."""
+        self.finished = True
+        if self._watcher is not None and not self._watcher.done() and not self.gone:
+            self._watcher.cancel()
+
+
+def _declared_length(headers: Headers) -> int | None:
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else None
+    return None

@@ -1,0 +1,105 @@
+"""Splits a stream of server-sent events into whole events, however the network cut it.
+
+Rule 1: the pieces handed out, joined, are the bytes that came in; nothing is repaired.
+Rule 2: a line ends with LF, CR LF or CR; an event ends with an empty line.
+Rule 3: no I/O, and memory only for the one event that is not complete yet.
+"""
+
+from __future__ import annotations
+
+import re
+
+# A lone CR counts as a line end only when no LF follows it; at the very end of what has come so
+# far it counts, and the LF that may follow then opens the next event as an empty line.
+_BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
+_LOOK_BACK = 3  # bytes of a boundary that may lie before the newest cut
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+class EventSplitter:
+    """Feed bytes, get whole events."""
+
+    __slots__ = ("_parts", "_tail", "held")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []  # the event that is not complete yet
+        self._tail = b""  # its last bytes, looked at again with the next ones
+        self.held = 0  # its size so far
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the events that are complete now, each with its closing empty line."""
+        window = self._tail + data if self._tail else data
+        end = self._first_end(window)
+        if end < 0:
+            self._parts.append(data)
+            self.held += len(data)
+            self._tail = window[-_LOOK_BACK:]
+            return []
+        if self._parts:
+            self._parts.append(data)
+            data = b"".join(self._parts)
+            self._parts.clear()
+            end += len(data) - len(window)
+        return self._cut(data, end)
+
+    @staticmethod
+    def _first_end(window: bytes) -> int:
+        if b"\r" not in window:
+            at = window.find(b"\n\n")
+            return at + 2 if at >= 0 else -1
+        match = _BLANK_LINE.search(window)
+        return match.end() if match else -1
+
+    def _cut(self, data: bytes, end: int) -> list[bytes]:
+        events = [data[:end]]
+        start = end
+        if b"\r" in data:
+            for match in _BLANK_LINE.finditer(data, start):
+                events.append(data[start : match.end()])
+                start = match.end()
+        else:
+            while (at := data.find(b"\n\n", start)) >= 0:
+                events.append(data[start : at + 2])
+                start = at + 2
+        rest = data[start:]
+        self._tail = rest[-_LOOK_BACK:]
+        self.held = len(rest)
+        if rest:
+            self._parts.append(rest)
+        return events
+
+    def incomplete(self) -> bytes:
+        """Show what has come of the event that is not complete yet."""
+        return b"".join(self._parts)
+
+    def rest(self) -> bytes:
+        """Give away what is left when the stream has ended."""
+        rest = b"".join(self._parts)
+        self._parts.clear()
+        self._tail = b""
+        self.held = 0
+        return rest
+
+
+def data_of(event: bytes) -> bytes | None:
+    """Return the data of one event; None when it carries none (a comment, an empty line)."""
+    if event.startswith(b"data: ") and event.count(b"\n") == 2 and event.endswith(b"\n\n"):
+        return event[6:-2]
+    lines = []
+    for line in _LINE_END.split(event):
+        if line.startswith(b"data:"):
+            lines.append(line[6:] if line.startswith(b"data: ") else line[5:])
+        elif line == b"data":
+            lines.append(b"")
+    return b"\n".join(lines) if lines else None
+
+
+def event(payload: bytes, name: bytes = b"") -> bytes:
+    """Write one event of our own."""
+    head = b"event: " + name + b"\n" if name else b""
+    return head + b"data: " + payload + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    """Write a comment line: invisible to clients, life to the proxies between."""
+    return b": " + text.encode() + b"\n\n"

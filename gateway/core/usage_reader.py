@@ -1,0 +1,262 @@
+"""Reads usage, finish reasons and errors out of an engine's answer while it passes by.
+
+Rule 1: reading never delays or changes a byte; only the one usage chunk that we asked for and the
+client did not may be taken out.
+Rule 2: an unknown number stays None; a chunk is not a token, it only stands for one when the
+engine never told its count.
+Rule 3: a stream is whole only with a finish reason and without an error; `[DONE]` proves nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.core.events import EventSplitter, data_of
+from gateway.core.fields import Kind
+
+# What may be held back of an event that is not complete yet: a usage chunk is far smaller, so
+# anything longer is passed on as it comes.
+HOLD_BACK = 8 * 1024
+# Above this an event is passed on unread.
+READ_LIMIT = 16 * 1024 * 1024
+# Of a long plain answer (embeddings) only both ends are kept: usage stands in one of them.
+PLAIN_KEEP = 1024 * 1024
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+
+_ENDED_WELL = frozenset({"completed", "incomplete"})
+
+
+@dataclass(slots=True)
+class Usage:
+    """What an answer told about itself."""
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    finish_reason: str = ""
+    error_code: str = ""
+    error_message: str = ""
+    content_events: int = 0  # events that carried text, tool calls or reasoning
+    done: bool = False  # `[DONE]` was seen
+
+    @property
+    def whole(self) -> bool:
+        """Did the answer reach its own end?"""
+        return bool(self.finish_reason) and not self.error_code
+
+    def take(self, usage: Any) -> None:
+        """Read a usage object of any of the shapes; later ones complete earlier ones."""
+        if not isinstance(usage, dict):
+            return
+        prompt = _count(usage, "prompt_tokens", "input_tokens")
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+        cached = _count(details, "cached_tokens")
+        if "cache_read_input_tokens" in usage:  # messages: input_tokens leaves cached ones out
+            cached = _count(usage, "cache_read_input_tokens")
+            created = _count(usage, "cache_creation_input_tokens") or 0
+            if prompt is not None:
+                prompt += (cached or 0) + created
+        completion = _count(usage, "completion_tokens", "output_tokens")
+        details = usage.get("completion_tokens_details") or usage.get("output_tokens_details")
+        reasoning = _count(details, "reasoning_tokens")
+        self.prompt_tokens = self.prompt_tokens if prompt is None else prompt
+        self.cached_tokens = self.cached_tokens if cached is None else cached
+        self.completion_tokens = self.completion_tokens if completion is None else completion
+        self.reasoning_tokens = self.reasoning_tokens if reasoning is None else reasoning
+
+    def fail(self, error: Any) -> None:
+        """Read an error object."""
+        fields = error if isinstance(error, dict) else {"message": str(error)}
+        self.error_code = str(fields.get("code") or fields.get("type") or "engine_error")
+        self.error_message = str(fields.get("message") or "")
+
+
+def _count(fields: Any, *names: str) -> int | None:
+    """Return the first of the fields that holds a count."""
+    if not isinstance(fields, dict):
+        return None
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
+
+
+def read_chunk(usage: Usage, chunk: dict[str, Any]) -> None:
+    """Read one chat or completions chunk."""
+    for choice in chunk.get("choices") or ():
+        if not isinstance(choice, dict):
+            continue
+        if reason := choice.get("finish_reason"):
+            usage.finish_reason = str(reason)
+        delta = choice.get("delta")
+        if isinstance(delta, dict):
+            if any(delta.get(name) for name in ("content", "reasoning_content", "reasoning")) or (
+                delta.get("tool_calls") or delta.get("refusal")
+            ):
+                usage.content_events += 1
+        elif choice.get("text"):
+            usage.content_events += 1
+    usage.take(chunk.get("usage"))
+    if error := chunk.get("error"):
+        usage.fail(error)
+
+
+def read_response_event(usage: Usage, chunk: dict[str, Any]) -> None:
+    """Read one event of /v1/responses."""
+    name = str(chunk.get("type", ""))
+    if name.endswith(".delta"):
+        usage.content_events += 1
+    response = chunk.get("response")
+    if isinstance(response, dict):
+        usage.take(response.get("usage"))
+        status = response.get("status")
+        if status in _ENDED_WELL:
+            usage.finish_reason = str(status)
+        elif status == "failed":
+            usage.fail(response.get("error") or {"code": "failed"})
+    if name == "error" or chunk.get("error"):
+        usage.fail(chunk.get("error") or chunk)
+
+
+def read_message_event(usage: Usage, chunk: dict[str, Any]) -> None:
+    """Read one event of /v1/messages."""
+    name = chunk.get("type")
+    if name == "content_block_delta":
+        usage.content_events += 1
+    elif name == "message_start":
+        usage.take((chunk.get("message") or {}).get("usage"))
+    elif name == "message_delta":
+        usage.take(chunk.get("usage"))
+        if reason := (chunk.get("delta") or {}).get("stop_reason"):
+            usage.finish_reason = str(reason)
+    if name == "error" or chunk.get("error"):
+        usage.fail(chunk.get("error") or chunk)
+
+
+_READERS = {Kind.RESPONSES: read_response_event, Kind.MESSAGES: read_message_event}
+
+
+class StreamReader:
+    """Bytes of a stream in, bytes for the client out; `usage` fills on the way."""
+
+    __slots__ = ("_drop_usage", "_passed", "_read", "_splitter", "chunks", "live", "usage")
+
+    def __init__(self, kind: Kind, *, drop_usage: bool, keep_chunks: bool = False) -> None:
+        self.usage = Usage()
+        self.chunks: list[dict[str, Any]] | None = [] if keep_chunks else None
+        self.live = False  # something other than comments came with the last bytes
+        self._splitter = EventSplitter()
+        self._read = _READERS.get(kind, read_chunk)
+        self._drop_usage = drop_usage
+        self._passed = 0  # bytes of the incomplete event that were passed on already
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes from the engine and return the bytes the client gets now."""
+        events = self._splitter.feed(data)
+        self.live = False
+        if not self._drop_usage:
+            for event in events:
+                self._look(event)
+            return data
+        if self._passed and not events:
+            self._passed += len(data)
+            return data
+        out = []
+        for event in events:
+            if self._look(event) and not self._passed:
+                continue
+            out.append(event[self._passed :] if self._passed else event)
+            self._passed = 0
+        if self._splitter.held > HOLD_BACK:
+            held = self._splitter.incomplete()
+            self._passed = len(held)
+            out.append(held)
+        return b"".join(out)
+
+    def close(self) -> bytes:
+        """The stream has ended: return what was held back."""
+        rest = self._splitter.rest()
+        if rest:
+            self._look(rest)
+        return rest[self._passed :] if self._drop_usage else b""
+
+    def _look(self, event: bytes) -> bool:
+        """Read one event; True when it is the usage chunk that only we asked for."""
+        data = data_of(event)
+        if data is None:
+            return False
+        self.live = True
+        if data == b"[DONE]":
+            self.usage.done = True
+            return False
+        if len(data) > READ_LIMIT:
+            return False
+        try:
+            chunk = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return False  # passed on as it is; what it may have told stays unknown
+        if not isinstance(chunk, dict):
+            return False
+        if self.chunks is not None:
+            self.chunks.append(chunk)
+        self._read(self.usage, chunk)
+        return self._drop_usage and chunk.get("choices") == [] and bool(chunk.get("usage"))
+
+
+class PlainReader:
+    """Reads usage out of an answer that is one JSON document."""
+
+    __slots__ = ("_head", "_head_size", "_tail", "live", "usage")
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self.live = True
+        self._head: list[bytes] = []
+        self._head_size = 0
+        self._tail = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes from the engine; they all go on to the client."""
+        if self._head_size < PLAIN_KEEP:
+            self._head.append(data)
+            self._head_size += len(data)
+        else:
+            self._tail = (self._tail + data)[-4096:]
+        return data
+
+    def close(self) -> bytes:
+        """The answer has ended: read it."""
+        head = b"".join(self._head)
+        self._head.clear()
+        if not self._tail:
+            self._read(head)
+            return b""
+        match = _USAGE.search(self._tail) or _USAGE.search(head)
+        if match:
+            self.usage.take(orjson.loads(match.group(1)))
+        return b""
+
+    def _read(self, body: bytes) -> None:
+        try:
+            answer = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return
+        if not isinstance(answer, dict):
+            return
+        self.usage.take(answer.get("usage"))
+        for choice in answer.get("choices") or ():
+            if isinstance(choice, dict) and choice.get("finish_reason"):
+                self.usage.finish_reason = str(choice["finish_reason"])
+        ending = answer.get("stop_reason") or answer.get("status")
+        if ending and not self.usage.finish_reason:
+            self.usage.finish_reason = str(ending)
+        if isinstance(answer.get("input_tokens"), int):  # count_tokens
+            self.usage.prompt_tokens = answer["input_tokens"]
+        if error := answer.get("error"):
+            self.usage.fail(error)

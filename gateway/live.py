@@ -1,0 +1,96 @@
+"""What this moment looks like: JSON for the portal's status page and for `manage.py queue`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import defaultdict
+from typing import Any
+
+import orjson
+
+from gateway.core.types import LedgerView, ServiceClass, Standing
+from gateway.services import Services
+from quotas.snapshots.live import Live, QueuedLive, RunningLive
+
+
+async def live(services: Services) -> bytes:
+    """Return `quotas.snapshots.live.Live` as JSON."""
+    view = await services.ledger.view()
+    held: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for holding in view.running:
+        is_batch = holding.service_class is ServiceClass.BATCH
+        held[holding.replica_id][is_batch] += holding.weight
+    picture = Live(
+        at=time.time(),
+        open=view.open,
+        engines=services.fleet.engines({name: (a, b) for name, (a, b) in held.items()}),
+        queued=tuple(_queued(standing) for standing in view.queued),
+        running=tuple(
+            RunningLive(
+                ticket_id=holding.ticket_id,
+                key_id=holding.key_id,
+                user_id=holding.user_id,
+                service_class=holding.service_class,
+                pool=holding.pool,
+                replica_id=holding.replica_id,
+                weight=holding.weight,
+                running_s=holding.running_ms / 1000,
+            )
+            for holding in view.running
+        ),
+        expected_wait_s=_newcomer_waits(services, view),
+        batch_limit=dict(view.batch_limit),
+        borrowed=dict(view.borrowed),
+        ledger="ok" if view.open else "closed for starts after a loss of Redis",
+    )
+    return orjson.dumps(dataclasses.asdict(picture))
+
+
+def _queued(standing: Standing) -> QueuedLive:
+    wait = standing.expected_wait_ms
+    return QueuedLive(
+        ticket_id=standing.ticket_id,
+        key_id=standing.key_id,
+        user_id=standing.user_id,
+        service_class=standing.service_class,
+        pool=standing.pool,
+        position=standing.position,
+        queued_s=standing.queued_ms / 1000,
+        effective_priority_s=standing.effective_priority_ms / 1000,
+        blocker=standing.blocker,
+        expected_wait_s=None if wait is None else wait / 1000,
+    )
+
+
+def _newcomer_waits(services: Services, view: LedgerView) -> dict[str, dict[str, float | None]]:
+    told: dict[str, dict[str, int | None]] = getattr(view, "newcomer_wait_ms", None) or {}
+    waits: dict[str, dict[str, float | None]] = {}
+    for pool in services.directory.pools():
+        of_pool = told.get(pool.name, {})
+        waits[pool.name] = {
+            service_class.value: _seconds(of_pool.get(service_class.value))
+            for service_class in ServiceClass
+        }
+    return waits
+
+
+def _seconds(value_ms: int | None) -> float | None:
+    return None if value_ms is None else value_ms / 1000
+
+
+def standing_json(standing: Standing) -> dict[str, Any]:
+    """Return what the owner of a waiting request is shown."""
+    wait = standing.expected_wait_ms
+    starts = standing.ageing_starts_ms
+    return {
+        "request_id": standing.ticket_id,
+        "model": standing.pool,
+        "service_class": standing.service_class.value,
+        "position": standing.position,
+        "queued_s": standing.queued_ms / 1000,
+        "effective_priority_s": standing.effective_priority_ms / 1000,
+        "ageing_starts": None if starts is None else starts / 1000,
+        "blocker": standing.blocker.value,
+        "expected_wait_s": None if wait is None else wait / 1000,
+    }

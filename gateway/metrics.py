@@ -1,0 +1,75 @@
+"""What Prometheus can read of this process. Labels come from closed lists only."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+TTFT_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
+
+
+class Metrics:
+    """All metrics of the gateway; children are looked up once per pool and class."""
+
+    def __init__(self, shared_dir: str = "") -> None:
+        registry = self.registry = CollectorRegistry()
+        self._shared_dir = shared_dir
+        self.requests = Counter(
+            "fairway_requests", "Requests that ended, by how they ended.",
+            ("pool", "service_class", "outcome"), registry=registry,
+        )  # fmt: skip
+        self.rejected = Counter(
+            "fairway_rejected", "Requests turned away at the door, by code.", ("code",),
+            registry=registry,
+        )  # fmt: skip
+        self.tokens = Counter(
+            "fairway_tokens", "Tokens, by kind: prompt (cached ones included), cached, completion.",
+            ("pool", "service_class", "kind"), registry=registry,
+        )  # fmt: skip
+        self.queue_wait = Histogram(
+            "fairway_queue_wait_seconds", "Arrival to start, in ledger time.",
+            ("pool", "service_class"), buckets=WAIT_S, registry=registry,
+        )  # fmt: skip
+        self.ttft = Histogram(
+            "fairway_ttft_seconds", "Arrival to first content, queue wait included.",
+            ("pool", "service_class"), buckets=TTFT_S, registry=registry,
+        )  # fmt: skip
+        self.retries = Counter(
+            "fairway_retries", "Requests sent to a second replica.", registry=registry
+        )
+        self.put_back = Counter(
+            "fairway_put_back", "Grants the engine would not take (429 or 503).", registry=registry
+        )
+        self.resent = Counter(
+            "fairway_resent", "Requests sent again because a kept connection had died.",
+            registry=registry,
+        )  # fmt: skip
+        self.live = Gauge(
+            "fairway_live_requests", "Requests this process serves now.", registry=registry,
+            multiprocess_mode="livesum",
+        )  # fmt: skip
+        self.buffered = Gauge(
+            "fairway_buffered_bytes", "Bytes held for slow clients.", registry=registry,
+            multiprocess_mode="livesum",
+        )  # fmt: skip
+        self.outbox = Gauge(
+            "fairway_usage_waiting", "Usage records not yet known to be in the books.",
+            registry=registry, multiprocess_mode="livesum",
+        )  # fmt: skip
+        self.usage_lost = Counter(
+            "fairway_usage_lost", "Usage records given up because Redis was away too long.",
+            registry=registry,
+        )  # fmt: skip
+        self.directory_age = Gauge(
+            "fairway_directory_age_seconds", "Since the directory was last read.",
+            registry=registry, multiprocess_mode="livemax",
+        )  # fmt: skip
+
+    def page(self) -> bytes:
+        """Write the page; with several processes, over all of them."""
+        if self._shared_dir:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, self._shared_dir)  # type: ignore[no-untyped-call]
+            return generate_latest(registry)
+        return generate_latest(self.registry)

@@ -1,0 +1,315 @@
+"""What the client is sent: while it waits, while an answer streams, and when something breaks.
+
+Rule 1: the first status line is sent as late as is honest: with the engine's first byte, or after
+`hold_s` in the queue, when proxies and read timeouts would give up otherwise.
+Rule 2: after the head, news can only be comments, and a failure only an error event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import orjson
+
+from gateway import errors
+from gateway.answer import Answer
+from gateway.core import assemble, events
+from gateway.core.fields import Kind
+from gateway.core.headers import Headers, first, from_engine
+from gateway.core.types import Grant, Standing
+from gateway.errors import ClientGone, EngineFailed, EngineRefused, GatewayError
+
+if TYPE_CHECKING:
+    from gateway.request import Request
+
+_STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+_EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
+_JSON = (b"content-type", b"application/json")
+
+
+class Line:
+    """The line to one client."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._client = request.client
+        self._held_head = False  # headers went out before any engine answered
+        self._is_stream_head = False
+        self._next_comment_s: float | None = None
+
+    # While it waits
+
+    async def queue(self, granting: asyncio.Future[Grant]) -> None:
+        """Wait until the ledger has spoken, the client has left or a limit was passed."""
+        request, client = self._request, self._client
+        request.queued_since_s = client.loop.time()
+        check = client.loop.call_later(0.1, client.bell.ring)
+        checked = request.patience_s is None or request.is_kept_alive
+        try:
+            while not granting.done() and not client.gone and request.expired is None:
+                await client.bell.wait()
+                waited_s = client.loop.time() - request.queued_since_s
+                if not checked and waited_s >= 0.1 and not granting.done():
+                    checked = True
+                    await self._check_patience(granting)
+                await self._keep_alive()
+        finally:
+            check.cancel()
+            request.queued_since_s = None
+
+    async def _check_patience(self, granting: asyncio.Future[Grant]) -> None:
+        """Refuse at once what the client would not wait for and could not be kept waiting."""
+        request = self._request
+        patience_s, ticket = request.patience_s, request.ticket
+        if patience_s is None or ticket is None:
+            return
+        standing = await request.services.ledger.standing(ticket.ticket_id)
+        if standing is None or standing.expected_wait_ms is None or granting.done():
+            return
+        wait_s = standing.expected_wait_ms / 1000
+        if wait_s > patience_s:
+            request.expired = errors.Rejected(
+                f"The expected wait is {wait_s:.0f} s and this client gives up after "
+                f"{patience_s:.0f} s. Send it as a job to /v1/batches, or raise the timeout.",
+                code="wait_exceeds_timeout",
+                retry_after_s=wait_s,
+            )
+
+    async def _keep_alive(self) -> None:
+        """After the hold: send headers, then a comment now and then."""
+        request, client, config = self._request, self._client, self._request.services.config
+        asked = request.asked
+        if asked is None or client.gone or not (asked.stream or config.keepalive_plain):
+            return
+        now = client.loop.time()
+        if self._next_comment_s is None:
+            self._next_comment_s = request.arrived_s + config.hold_s
+        if now < self._next_comment_s:
+            return
+        self._next_comment_s = now + config.comment_every_s
+        standing = None
+        if request.queued_since_s is not None and request.ticket is not None:
+            standing = await request.services.ledger.standing(request.ticket.ticket_id)
+        if not client.started:
+            self._held_head = True
+            request.status = 200
+            if asked.stream:
+                await self._stream_head([_EVENT_STREAM, *_place(standing)])
+            else:
+                await client.head(200, [_JSON, *self._common(), *_place(standing)])
+        await client.write(events.comment(_words(standing)) if asked.stream else b"\n")
+
+    async def _stream_head(self, headers: Headers) -> None:
+        self._is_stream_head = True
+        await self._client.head(200, [*headers, *_STREAM_HEADERS, *self._common()])
+
+    def _common(self) -> Headers:
+        request = self._request
+        headers: Headers = []
+        if request.grant is not None:
+            wait = str(request.grant.queue_wait_ms).encode()
+            headers.append((b"x-fairway-queue-wait-ms", wait))
+        if request.asked is not None and request.asked.dropped:
+            dropped = ",".join(request.asked.dropped).encode("ascii", "replace")
+            headers.append((b"x-fairway-dropped-fields", _printable(dropped)[:500]))
+        if (own := first(self._client.headers, b"x-request-id")) is not None:
+            headers.append((b"x-client-request-id", _printable(own)[:128]))
+        return headers
+
+    # While an answer comes
+
+    async def forward(self, answer: Answer) -> bool:
+        """Pass the answer on; False when it may be tried again on another replica."""
+        request, client = self._request, self._client
+        while not answer.ended and not client.gone and not _has_begun(answer):
+            await client.bell.wait()
+            await self._keep_alive()
+        if client.gone:
+            raise ClientGone
+        if answer.ended and self._failed_early(answer):
+            if request.may_try_again(answer):
+                return False
+            raise request.failure(answer)
+        if answer.status != 200:
+            while not answer.ended and not client.gone:
+                await client.bell.wait()
+            raise engine_error(answer)
+        if answer.is_stream and request.asked is not None and not request.asked.stream:
+            await self._assembled(answer)
+        elif answer.is_stream:
+            await self._stream(answer)
+        else:
+            await self._plain(answer)
+        return True
+
+    def _failed_early(self, answer: Answer) -> bool:
+        """Did it end before anything of it could be passed on?"""
+        if answer.error is not None:
+            return answer.status != 200 or not answer.passed
+        return answer.status in (429, 503) or answer.status >= 500
+
+    async def _stream(self, answer: Answer) -> None:
+        client, request = self._client, self._request
+        if not client.started:
+            request.status = 200
+            await self._stream_head(_typed(from_engine(answer.headers)))
+        while not client.gone:
+            if data := answer.take():
+                await client.write(data)
+            elif answer.ended:
+                break
+            else:
+                await client.bell.wait()
+        if client.gone:
+            raise ClientGone
+        usage = answer.usage
+        if answer.error is not None or not (usage.whole or usage.error_code or usage.done):
+            # What is cut is marked as cut; the empty line ends an event that may be half sent.
+            error = request.expired or EngineFailed(
+                "The engine ended the stream early.", code="engine_stream_broken"
+            )
+            await client.finish(b"\n\n" + self._error_event(error))
+        else:
+            await client.finish()
+
+    async def _plain(self, answer: Answer) -> None:
+        client, request = self._client, self._request
+        if not self._held_head:
+            request.status = 200
+            headers = [*from_engine(answer.headers), *self._common()]
+            length = answer.length
+            if length is not None:
+                headers.append((b"content-length", str(length).encode()))
+            await client.head(200, headers)
+        while not client.gone:
+            data = answer.take()
+            if answer.ended and answer.error is None and not answer.holds:
+                await client.finish(data)
+                return
+            if data:
+                await client.write(data)
+            elif answer.ended:
+                client.cut()
+                return
+            else:
+                await client.bell.wait()
+        raise ClientGone
+
+    async def _assembled(self, answer: Answer) -> None:
+        """Wait for the end of a stream and answer with what a plain answer would have been."""
+        client, request = self._client, self._request
+        while not answer.ended and not client.gone:
+            await client.bell.wait()
+            await self._keep_alive()
+        if client.gone:
+            raise ClientGone
+        usage = answer.usage
+        if usage.error_code:
+            raise EngineFailed(usage.error_message or "The engine failed.", code="engine_failed")
+        if answer.error is not None or not usage.whole:
+            raise request.expired or EngineFailed(
+                "The engine ended the answer early.", code="engine_stream_broken"
+            )
+        body = orjson.dumps(_ASSEMBLERS[request.kind](answer.chunks))
+        request.status = 200
+        if self._held_head:
+            await client.finish(body)
+        else:
+            await client.answer(200, [_JSON, *self._common()], body)
+
+    # When something breaks
+
+    async def tell(self, error: GatewayError) -> None:
+        """Send an error in whatever shape still fits."""
+        client, request = self._client, self._request
+        if client.gone or client.finished:
+            return
+        if not client.started:
+            request.status = error.status
+            body = errors.body_of(error, messages_shape=self._in_messages_shape)
+            headers = [*errors.headers_of(error), *self._common()]
+            await client.answer(error.status, headers, body)
+        elif self._is_stream_head:
+            await client.finish(self._error_event(error))
+        elif self._held_head:
+            await client.finish(errors.body_of(error, messages_shape=self._in_messages_shape))
+        else:
+            client.cut()
+
+    @property
+    def _in_messages_shape(self) -> bool:
+        return self._request.kind in (Kind.MESSAGES, Kind.COUNT_TOKENS)
+
+    def _error_event(self, error: GatewayError) -> bytes:
+        body = errors.body_of(error, messages_shape=self._in_messages_shape)
+        named = self._request.kind in (Kind.MESSAGES, Kind.RESPONSES)
+        return events.event(body, b"error" if named else b"")
+
+
+_ASSEMBLERS = {
+    Kind.CHAT: assemble.chat,
+    Kind.COMPLETIONS: assemble.completions,
+    Kind.RESPONSES: assemble.responses,
+    Kind.MESSAGES: assemble.messages,
+}
+
+
+def _has_begun(answer: Answer) -> bool:
+    """Is there something to pass on, or something to say about it?"""
+    return answer.passed > 0 or (answer.status not in (0, 200))
+
+
+def _typed(headers: Headers) -> Headers:
+    return headers if first(headers, b"content-type") else [*headers, _EVENT_STREAM]
+
+
+def _printable(value: bytes) -> bytes:
+    return bytes(byte for byte in value if 32 <= byte < 127)
+
+
+def _place(standing: Standing | None) -> Headers:
+    """Return the headers that tell a waiting client where it stands."""
+    if standing is None:
+        return []
+    headers: Headers = [(b"x-fairway-position", str(standing.position).encode())]
+    if standing.expected_wait_ms is not None:
+        wait = str(round(standing.expected_wait_ms / 1000)).encode()
+        headers.append((b"x-fairway-expected-wait-s", wait))
+    return headers
+
+
+def _words(standing: Standing | None) -> str:
+    if standing is None:
+        return "working"
+    text = f"queued, place {standing.position}"
+    if standing.expected_wait_ms is not None:
+        text += f", about {round(standing.expected_wait_ms / 1000)} s"
+    return text
+
+
+def engine_error(answer: Answer) -> GatewayError:
+    """Put an engine's own error into our shape, its words kept."""
+    message, kind, param = _read_error(answer.take())
+    if answer.status == 404:
+        return errors.NotFound(message, code="not_found_at_engine", param=param)
+    if answer.status >= 500 and answer.status != 501:
+        return EngineFailed(message, code="engine_failed")
+    code = "context_length_exceeded" if "context" in kind else "engine_refused"
+    return EngineRefused(answer.status, message, code=code, param=param)
+
+
+def _read_error(body: bytes) -> tuple[str, str, str | None]:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        found = None
+    error = found.get("error", found) if isinstance(found, dict) else None
+    if not isinstance(error, dict):
+        return "The engine refused the request.", "", None
+    param = error.get("param")
+    return (
+        str(error.get("message") or "The engine refused the request.")[:2000],
+        str(error.get("type") or ""),
+        param if isinstance(param, str) else None,
+    )

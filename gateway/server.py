@@ -1,0 +1,135 @@
+"""The HTTP server: uvicorn's, with the few things a gateway must add.
+
+* a request head that does not end, or is huge, is cut (uvicorn waits for ever);
+* the answer to what is not HTTP is JSON, like every other error;
+* an application may cut a client's connection (`fairway.abort`), because a client that stopped
+  reading can be got rid of in no other way, and a half answer must not look whole;
+* SIGTERM: queued requests leave with 503, running ones have `drain_s` to finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.config import Config
+from gateway.errors import BadRequest, body_of
+
+HEAD_S = 15.0
+HEAD_LIMIT = 64 * 1024
+HEADER_COUNT = 128
+KEEP_ALIVE_S = 75
+
+
+class Protocol(HttpToolsProtocol):
+    """One client's connection."""
+
+    _head_size = 0
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_size = 0
+        self.scope["extensions"] = {"fairway.abort": self._abort}  # type: ignore[dict-item]
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        if self._is_ambiguous():
+            raise ValueError("ambiguous request")
+        super().on_headers_complete()
+
+    def _is_ambiguous(self) -> bool:
+        """Is it a head that another party might read differently?"""
+        names = [name for name, _ in self.headers]
+        if names.count(b"content-length") > 1 or names.count(b"host") != 1:
+            return self.parser.get_http_version() != "1.0" or names.count(b"content-length") > 1
+        if b"transfer-encoding" in names:
+            values = [value for name, value in self.headers if name == b"transfer-encoding"]
+            return b"content-length" in names or [v.lower() for v in values] != [b"chunked"]
+        return not self.url.startswith(b"/")
+
+    def _count(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > HEAD_LIMIT or len(self.headers) > HEADER_COUNT:
+            raise ValueError("request head too large")
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _abort(self) -> None:
+        self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer in shape and close: whatever follows on this connection is not read."""
+        body = body_of(BadRequest("This is not a valid HTTP request.", code="invalid_http"))
+        head = (
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        )
+        self.transport.write(head + body)
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which tells the application when it is asked to stop."""
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._on_stop()
+        super().handle_exit(sig, frame)
+
+
+def make_server(app: Any, config: Config, on_stop: Callable[[], None]) -> Server:
+    """Return the server for this process."""
+    return Server(
+        uvicorn.Config(
+            app,
+            host=config.host,
+            port=config.port,
+            loop="uvloop",
+            http=Protocol,
+            ws="none",
+            lifespan="on",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=config.drain_s,
+            backlog=2048,
+        ),
+        on_stop,
+    )

@@ -1,0 +1,57 @@
+"""What the requests of one gateway process share, put together in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gateway.answer import Buffers
+from gateway.config import Config
+from gateway.core.estimate import Estimator
+from gateway.core.fields import Rules
+from gateway.directory import Directory
+from gateway.fleet.prober import Fleet
+from gateway.ledger.interface import Ledger
+from gateway.metrics import Metrics
+from gateway.upstream import Upstream
+from gateway.usage import Outbox
+
+if TYPE_CHECKING:
+    from gateway.request import Request
+
+TICK_S = 0.5
+
+
+@dataclass(eq=False, slots=True)
+class Services:
+    """One of each per process."""
+
+    config: Config
+    directory: Directory
+    ledger: Ledger
+    fleet: Fleet
+    upstream: Upstream
+    outbox: Outbox
+    metrics: Metrics
+    buffers: Buffers
+    estimator: Estimator = field(default_factory=Estimator)
+    live: set[Request] = field(default_factory=set)
+    draining: bool = False
+    rules: Rules = field(default_factory=Rules)
+
+    async def tick(self) -> None:
+        """Look at every live request twice a second: one timer instead of several each."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = loop.time()
+            for request in tuple(self.live):
+                request.tick(now)
+            self.upstream.sweep()
+
+    def drain(self) -> None:
+        """Take nothing new; what waits is told to come back, what runs may finish."""
+        self.draining = True
+        for request in tuple(self.live):
+            request.drain()

@@ -1,0 +1,373 @@
+"""A small HTTP/1.1 client for engines and for the portal: one exchange per connection at a time.
+
+Callbacks instead of a coroutine per answer: what owns a slot must end exactly once whatever
+happens to the task that serves the client, and a streamed event must cost one wake-up, not two.
+
+Rule 1: after `send` the receiver hears exactly one ending: `end` or `lost`.
+Rule 2: `Call.close` closes the engine's connection at once; engines notice that and stop.
+Rule 3: a connection is used again only when the answer ended cleanly and the engine will not have
+closed it by then (engines close idle ones after 5 s). If it had died all the same, before any byte
+of the answer, the request is sent once more on a fresh one and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+REUSE_S = 2.5  # half of the idle time after which engines close
+CONNECT_S = 5.0
+_READ_LIMIT = 256 * 1024
+
+
+class UpstreamError(Exception):
+    """The way to the engine, or the engine's end of it, broke."""
+
+
+class ConnectFailed(UpstreamError):
+    """No connection came about; the engine saw nothing of the request."""
+
+
+class Broken(UpstreamError):
+    """The connection ended before the answer did."""
+
+
+class Closed(UpstreamError):
+    """We closed it ourselves."""
+
+
+class Receiver(Protocol):
+    """Who takes an answer."""
+
+    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
+    def body(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def lost(self, error: UpstreamError) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to send: a host and port, or a unix socket."""
+
+    host: str = ""
+    port: int = 0
+    socket_path: str = ""
+    tls: bool = False
+    prefix: str = ""  # path before /v1
+    reuse: bool = True
+
+    @classmethod
+    def from_url(cls, url: str, *, reuse: bool = True) -> Target:
+        """Read an engine's base address."""
+        parts = urlsplit(url)
+        tls = parts.scheme == "https"
+        port = parts.port or (443 if tls else 80)
+        return cls(parts.hostname or "", port, "", tls, parts.path.rstrip("/"), reuse)
+
+    @property
+    def authority(self) -> str:
+        """Return the value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; between calls it lies in the pool."""
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+        self.transport: asyncio.Transport | None = None
+        self.closed = False
+        self.idle_since = 0.0
+        self._writable: asyncio.Event | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._answered = False  # the final answer's head was seen
+        self._until_close = False
+        self.bytes_seen = False
+        self._parser = httptools.HttpResponseParser(self)
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes_seen = True
+        if self.call is None:
+            self.abort()  # an engine that speaks without being asked is not to be trusted
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(Broken(f"not HTTP: {error}"))
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        if self._writable is not None:
+            self._writable.set()
+        if self.call is None:
+            return
+        if self._answered and self._until_close and exc is None:
+            self._finish(reusable=False)
+        else:
+            self._fail(Broken(str(exc) if exc else "connection closed early"))
+
+    def pause_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.clear()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        self._headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return  # an interim answer; the real one follows
+        self._answered = True
+        names = {name for name, _ in self._headers}
+        self._until_close = not names & {b"content-length", b"transfer-encoding"}
+        if self.call is not None:
+            self.call.receiver.head(status, self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        if self.call is not None:
+            self.call.receiver.body(body)
+
+    def on_message_complete(self) -> None:
+        if self._answered:
+            self._finish(reusable=self._parser.should_keep_alive())
+
+    # Ends
+
+    def _finish(self, *, reusable: bool) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call.finished(self, reusable=reusable and not self.closed)
+
+    def _fail(self, error: UpstreamError) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call.failed(self, error)
+
+    def start(self, call: Call, head: bytes) -> None:
+        """Send a request."""
+        self.call = call
+        self.bytes_seen = self._answered = self._until_close = False
+        if self.transport is not None:
+            self.transport.write(head)
+
+    async def drained(self) -> None:
+        """Wait until more of a request body may be written."""
+        if self._writable is None:
+            self._writable = asyncio.Event()
+            self._writable.set()
+        if self.transport is not None and self.transport.get_write_buffer_size() > 65536:
+            await self._writable.wait()
+
+    def abort(self) -> None:
+        """Close without waiting for anything."""
+        self.closed = True
+        if self.transport is not None:
+            self.transport.abort()
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One request on its way; what its owner holds."""
+
+    receiver: Receiver
+    target: Target
+    request: bytes  # head, and body unless that is streamed
+    pool: Upstream
+    streamed: bool = False  # the body follows by `write`: it cannot be sent twice
+    connection: _Connection | None = None
+    ready: asyncio.Event | None = None
+    over: bool = False
+    _reused: bool = False
+    _connecting: asyncio.Task[None] | None = None
+    _retried: bool = False
+    _paused: bool = field(default=False)
+
+    def begin(self) -> None:
+        """Take an idle connection or open one."""
+        idle = None if self.streamed else self.pool.take(self.target)
+        if idle is None:
+            self._connecting = self.pool.loop.create_task(self._connect())
+            return
+        self._reused = True
+        self.connection = idle
+        idle.start(self, self.request)
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self.pool.open(self.target)
+        except (OSError, TimeoutError) as error:
+            self._over(ConnectFailed(str(error) or type(error).__name__))
+            return
+        finally:
+            self._connecting = None
+        if self.over:
+            connection.abort()
+            return
+        self.connection = connection
+        connection.start(self, self.request)
+        if self.ready is not None:
+            self.ready.set()
+
+    def finished(self, connection: _Connection, *, reusable: bool) -> None:
+        """The answer is whole (called by the connection)."""
+        self.connection = None
+        if reusable and self.target.reuse and not self.streamed:
+            if self._paused and connection.transport is not None:
+                connection.transport.resume_reading()
+            self.pool.give_back(self.target, connection)
+        else:
+            connection.abort()
+        if not self.over:
+            self.over = True
+            self.receiver.end()
+
+    def failed(self, connection: _Connection, error: UpstreamError) -> None:
+        """The connection broke (called by the connection)."""
+        self.connection = None
+        if self._reused and not connection.bytes_seen and not self.over and not self._retried:
+            self._retried = True
+            self.pool.resent += 1
+            self._connecting = self.pool.loop.create_task(self._connect())
+            return
+        self._over(error)
+
+    def _over(self, error: UpstreamError) -> None:
+        if self.ready is not None:
+            self.ready.set()
+        if not self.over:
+            self.over = True
+            self.receiver.lost(error)
+
+    def close(self) -> None:
+        """End the call now, whatever its state; the receiver hears `lost` unless it was over."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self.connection is not None:
+            connection, self.connection = self.connection, None
+            connection.call = None
+            connection.abort()
+        self._over(Closed("closed by the gateway"))
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        if not self._paused and self.connection is not None and self.connection.transport:
+            self._paused = True
+            self.connection.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused = False
+            if self.connection is not None and self.connection.transport:
+                self.connection.transport.resume_reading()
+
+    async def write(self, data: bytes) -> bool:
+        """Send a piece of a streamed body; False when nobody takes it any more."""
+        if self.connection is None and not self.over:
+            if self.ready is None:
+                self.ready = asyncio.Event()
+            await self.ready.wait()
+        connection = self.connection
+        if connection is None or connection.closed or connection.transport is None:
+            return False
+        connection.transport.write(data)
+        await connection.drained()
+        return True
+
+
+class Upstream:
+    """Sends requests and keeps idle connections, a stack per target."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        reuse_s: float = REUSE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loop = loop
+        self.resent = 0  # requests sent again because a kept connection had died
+        self._idle: dict[Target, deque[_Connection]] = {}
+        self._reuse_s = reuse_s
+        self._clock = clock
+
+    def send(
+        self, target: Target, request: bytes, receiver: Receiver, *, streamed: bool = False
+    ) -> Call:
+        """Start a request; everything else is heard by the receiver."""
+        call = Call(receiver, target, request, self, streamed)
+        call.begin()
+        return call
+
+    def take(self, target: Target) -> _Connection | None:
+        """Return an idle connection that is still good; the newest first."""
+        stack = self._idle.get(target)
+        good_since = self._clock() - self._reuse_s
+        while stack:
+            connection = stack.pop()
+            if not connection.closed and connection.idle_since >= good_since:
+                return connection
+            connection.abort()
+        return None
+
+    def give_back(self, target: Target, connection: _Connection) -> None:
+        """Keep a connection for the next request."""
+        connection.idle_since = self._clock()
+        self._idle.setdefault(target, deque()).append(connection)
+
+    async def open(self, target: Target) -> _Connection:
+        """Connect."""
+        async with asyncio.timeout(CONNECT_S):
+            if target.socket_path:
+                _, made = await self.loop.create_unix_connection(_Connection, target.socket_path)
+                return made
+            context = ssl.create_default_context() if target.tls else None
+            _, made = await self.loop.create_connection(
+                _Connection, target.host, target.port, ssl=context
+            )
+            return made
+
+    def sweep(self) -> None:
+        """Close idle connections that will not be used again; call it now and then."""
+        good_since = self._clock() - self._reuse_s
+        for target, stack in list(self._idle.items()):
+            while stack and (stack[0].closed or stack[0].idle_since < good_since):
+                stack.popleft().abort()
+            if not stack:
+                del self._idle[target]
+
+    @property
+    def idle(self) -> int:
+        """How many connections lie in wait."""
+        return sum(map(len, self._idle.values()))
+
+    def close(self) -> None:
+        """Close what is idle; running calls belong to their owners."""
+        for stack in self._idle.values():
+            for connection in stack:
+                connection.abort()
+        self._idle.clear()

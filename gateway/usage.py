@@ -1,0 +1,157 @@
+"""Gets every usage record into the books' stream, and keeps it until the books have it.
+
+Rule 1: a record is kept in memory until the position published by the usage writer has passed it;
+Redis losing its memory costs a second copy, never the row.
+Rule 2: (request id, arrived_at) makes a second copy harmless, so when in doubt append again.
+Rule 3: with the Redis ledger a release appends its record itself, in the same atomic step; then
+only the copy is kept here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import redis.asyncio as redis
+from redis.exceptions import RedisError
+
+from quotas.snapshots.usage import EPOCH, FIELD, STREAM, WRITTEN
+
+FLUSH_S = 0.05
+LOOK_S = 1.0
+AWAY_S = 1.0
+BATCH = 500
+KEPT = 200_000  # records; beyond this the oldest are given up, with an alarm
+ENSURE_EPOCH = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET') or ARGV[1]"
+
+log = logging.getLogger("fairway.usage")
+
+Position = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Kept:
+    record: bytes
+    stream_id: Position | None  # None: not appended yet
+
+
+def _position(stream_id: str) -> Position:
+    head, _, tail = stream_id.partition("-")
+    return int(head), int(tail or 0)
+
+
+class Outbox:
+    """Records on their way to the stream; one task talks to Redis."""
+
+    def __init__(self, client: redis.Redis, *, new_epoch: str) -> None:
+        self._redis = client
+        self._new_epoch = new_epoch
+        self._pending: deque[_Kept] = deque()
+        self._appended: deque[_Kept] = deque()
+        self._epoch = ""
+        self._run_id = ""
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.given_up = 0
+
+    def append(self, record: bytes) -> None:
+        """Take a record to be appended."""
+        self._pending.append(_Kept(record, None))
+        self._wake.set()
+        if len(self._pending) + len(self._appended) > KEPT:
+            (self._appended or self._pending).popleft()
+            self.given_up += 1
+
+    def keep(self, record: bytes, stream_id: str) -> None:
+        """Take a copy of a record that the ledger has appended."""
+        self._appended.append(_Kept(record, _position(stream_id)))
+        if self.waiting > KEPT:
+            self._appended.popleft()
+            self.given_up += 1
+
+    @property
+    def waiting(self) -> int:
+        """Records that are not known to be in the books."""
+        return len(self._pending) + len(self._appended)
+
+    async def start(self) -> None:
+        """Begin to deliver."""
+        self._task = asyncio.create_task(self._run(), name="usage outbox")
+
+    async def close(self) -> None:
+        """Deliver what is left, within a second."""
+        if self._task is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while self._pending:
+                    self._wake.set()
+                    await asyncio.sleep(0.02)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._pending:
+            log.error("%d usage records could not be delivered", len(self._pending))
+        await self._redis.aclose()
+
+    async def _run(self) -> None:
+        looked_at = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._wake.wait()
+            self._wake.clear()
+            await asyncio.sleep(FLUSH_S)  # so that an engine step's endings go together
+            try:
+                if loop.time() - looked_at >= LOOK_S or not self._epoch:
+                    looked_at = loop.time()
+                    await self._look()
+                await self._flush()
+            except (RedisError, OSError, TimeoutError) as error:
+                log.warning("usage waits for Redis: %s", type(error).__name__)
+                self._epoch = ""
+                await asyncio.sleep(AWAY_S)
+
+    async def _look(self) -> None:
+        """Learn what the books have, and notice a Redis that lost its memory."""
+        async with asyncio.timeout(5):
+            run_id = str((await self._redis.info("server"))["run_id"])
+            raw = await self._redis.eval(  # type: ignore[misc]
+                ENSURE_EPOCH, 1, EPOCH, self._new_epoch
+            )
+            written = await self._redis.get(WRITTEN)
+        epoch = raw.decode() if isinstance(raw, bytes) else str(raw)
+        if self._epoch != epoch or self._run_id != run_id:
+            if self._run_id:
+                # A restart from an older file keeps the epoch but may have lost the last entries.
+                self._pending.extendleft(reversed(self._appended))
+                self._appended.clear()
+            self._epoch, self._run_id = epoch, run_id
+        self._forget(written)
+
+    def _forget(self, written: bytes | None) -> None:
+        if not written:
+            return
+        position: list[Any] = json.loads(written)
+        if position[:2] != [self._epoch, self._run_id]:
+            return
+        passed = _position(position[2])
+        while self._appended and (self._appended[0].stream_id or (0, 0)) <= passed:
+            self._appended.popleft()
+
+    async def _flush(self) -> None:
+        while self._pending:
+            part = [self._pending[i] for i in range(min(BATCH, len(self._pending)))]
+            async with asyncio.timeout(5):
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for kept in part:
+                        pipe.xadd(STREAM, {FIELD: kept.record})
+                    ids = await pipe.execute()
+            for kept, stream_id in zip(part, ids, strict=True):
+                kept.stream_id = _position(stream_id.decode())
+                self._appended.append(self._pending.popleft())

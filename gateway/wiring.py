@@ -1,0 +1,90 @@
+"""Puts the parts of one gateway process together; starts them in order, stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+
+import redis.asyncio as redis
+
+from gateway.answer import Buffers
+from gateway.config import Config
+from gateway.core.fields import Rules
+from gateway.directory import Directory
+from gateway.fleet.prober import Fleet
+from gateway.ledger.interface import Ledger
+from gateway.ledger.memory import MemoryLedger
+from gateway.metrics import Metrics
+from gateway.policies import FleetWriter, write_key
+from gateway.services import Services
+from gateway.upstream import Upstream
+from gateway.usage import Outbox
+from quotas.snapshots import directory as snapshots
+
+
+def make_ledger(config: Config, outbox: Outbox) -> Ledger:
+    """Return the ledger the settings name; its releases bring their records to the outbox."""
+
+    def append(record: bytes) -> str:
+        outbox.append(record)
+        return ""
+
+    if config.ledger == "redis":
+        from gateway.ledger.redis import RedisLedger
+
+        return RedisLedger(
+            config.redis_url,
+            name=config.process_name,
+            test_switch=config.test_clock,
+            recorded=outbox.keep,
+        )
+    return MemoryLedger(test_switch=config.test_clock, append_usage=append)
+
+
+@contextlib.asynccontextmanager
+async def services(config: Config) -> AsyncIterator[Services]:
+    """Run everything one gateway process needs."""
+    loop = asyncio.get_running_loop()
+    outbox = Outbox(_redis(config), new_epoch=secrets.token_hex(8))
+    ledger = make_ledger(config, outbox)
+    fleet = Fleet(ledger)
+    writer = FleetWriter(ledger)
+
+    def on_fleet(published: snapshots.Fleet) -> None:
+        writer.write(published)
+        fleet.follow(published)
+
+    directory = Directory(
+        _redis(config), on_key=lambda key: write_key(ledger, key), on_fleet=on_fleet
+    )
+    made = Services(
+        config=config,
+        directory=directory,
+        ledger=ledger,
+        fleet=fleet,
+        upstream=Upstream(loop),
+        outbox=outbox,
+        metrics=Metrics(config.metrics_dir),
+        buffers=Buffers(config.stream_buffer, config.process_buffer),
+        rules=Rules(config.extra_fields, config.media_hosts, config.embedding_inputs),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        for part in (outbox, ledger, fleet, directory):
+            stack.push_async_callback(part.close)
+            await part.start()
+        ticking = asyncio.create_task(made.tick(), name="tick")
+        stack.callback(made.upstream.close)
+        stack.callback(ticking.cancel)
+        yield made
+
+
+def _redis(config: Config) -> redis.Redis:
+    """Return a client of its own: nobody's stuck command holds up another part."""
+    return redis.Redis.from_url(
+        config.redis_url,
+        socket_connect_timeout=2.0,
+        socket_timeout=None,
+        health_check_interval=0,
+    )
