@@ -85,12 +85,13 @@ def _store(
     retry_of: BatchJob | None,
 ) -> BatchJob:
     now = timezone.now()
+    pool = submission.pool_of(file.model)
     job = BatchJob.objects.create(
         owner=key.owner,
         key=key,
         name=PurePath(file.filename).stem[:255] or file.filename,
         endpoint=request.endpoint,
-        model=file.model,
+        model=pool.name if pool else file.model,
         input_file=file,
         input_file_ref=file.public_id,
         completion_window=request.completion_window,

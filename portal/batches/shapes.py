@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from portal.batches import insight
+from portal.batches.estimate import Estimate
 from portal.batches.models import BatchJob
-from portal.batches.states import PUBLIC, ItemState, JobState
+from portal.batches.states import PUBLIC, JobState
+from portal.batches.submission import Refusal
 
 TIMES = (
     "in_progress_at",
@@ -58,13 +61,41 @@ def batch_object(job: BatchJob) -> dict[str, Any]:
 
 def extras(job: BatchJob) -> dict[str, Any]:
     """Return what only this server tells; the official client keeps unknown fields."""
-    live = job.state in BatchJob.LIVE
+    now = insight.of(job)
+    if now is None:
+        return {"name": job.name, "retry_of": job.retry_of.public_id if job.retry_of else None}
+    plan = now.estimate
     return {
         "name": job.name,
-        "why_it_waits": {"code": job.wait_code, "message": job.wait_message}
-        if live and job.wait_code
-        else None,
-        "lines_running": job.items.filter(state=ItemState.RUNNING).count() if live else 0,
-        "lines_waiting": job.items.filter(state=ItemState.QUEUED).count() if live else 0,
         "retry_of": job.retry_of.public_id if job.retry_of else None,
+        "lines_waiting": now.lines_waiting,
+        "lines_running": now.lines_running,
+        "queue_position": now.position,
+        "why_it_waits": {"code": now.why_code, "message": now.why} if now.why else None,
+        "estimated_start_at": _seconds(plan.start_at) if plan else None,
+        "estimated_completion_at": _seconds(plan.end_at) if plan else None,
+    }
+
+
+def estimate_object(plan: Estimate, refusals: list[Refusal]) -> dict[str, Any]:
+    """Return what a batch would be, if it were created now."""
+    known = plan.end_at is not None
+    return {
+        "object": "batch.estimate",
+        "known": known,
+        "lines": plan.lines,
+        "estimated_start_at": _seconds(plan.start_at),
+        "estimated_completion_at": _seconds(plan.end_at),
+        "soonest_completion_at": _seconds(plan.soonest_at),
+        "latest_completion_at": _seconds(plan.latest_at),
+        "fits_completion_window": plan.fits_window,
+        "estimated_tokens": {
+            "input": plan.prompt_tokens,
+            "output": plan.output_tokens,
+            "total": plan.prompt_tokens + (plan.output_tokens or 0) if known else None,
+        },
+        "would_be_refused": {
+            "object": "list",
+            "data": [refusal.as_detail() for refusal in refusals],
+        },
     }

@@ -165,7 +165,7 @@ def check(file: StoredFile, endpoint: str, key: ApiKey) -> list[Refusal]:
             )
         )
     binding = limits_of(key)
-    pool = Pool.objects.filter(Q(name=file.model) | Q(aliases__contains=[file.model])).first()
+    pool = pool_of(file.model)
     if pool is None:
         served = ", ".join(Pool.objects.values_list("name", flat=True)[:10]) or "none yet"
         refusals.append(
@@ -187,6 +187,11 @@ def check(file: StoredFile, endpoint: str, key: ApiKey) -> list[Refusal]:
             )
         )
     return refusals + _too_long_answers(file, pool, binding.key.get("max_output_tokens"))
+
+
+def pool_of(model: str) -> Pool | None:
+    """Return the pool that serves a model, whichever of its names was used."""
+    return Pool.objects.filter(Q(name=model) | Q(aliases__contains=[model])).first()
 
 
 def _too_long_answers(file: StoredFile, pool: Pool | None, limit: int | None) -> list[Refusal]:

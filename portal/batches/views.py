@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import QuerySet
+from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.batches import services, submission
+from portal.batches import estimate, partial, services, submission
 from portal.batches.models import BatchJob
-from portal.batches.shapes import batch_object
+from portal.batches.shapes import batch_object, estimate_object
 from portal.openai_api.errors import BadRequest, NotFound
 from portal.openai_api.paging import page
 from portal.openai_api.views import OpenAIView
-from quotas.models import User
+from quotas.models import ApiKey, User
 
 LIST_DEFAULT, LIST_MOST = 20, 100
 IDEMPOTENCY_KEY_LENGTH = 255
@@ -46,12 +49,28 @@ class Batches(OpenAIView):
         if len(given) > IDEMPOTENCY_KEY_LENGTH:
             raise BadRequest("Idempotency-Key is too long.", param="Idempotency-Key")
         key = self.caller.key
+        if wanted.dry_run:
+            return Response(_estimated(wanted, key))
         job = None
         if not given and request.headers.get("x-stainless-retry-count", "0") not in {"", "0"}:
             job = services.repeated(key=key, request=wanted)
         if job is None:
             job = services.submit(key=key, request=wanted, idempotency_key=given)
         return Response(batch_object(job))
+
+
+def _estimated(wanted: submission.Submission, key: ApiKey) -> dict[str, Any]:
+    file = submission.find_input(key.owner_id, wanted.input_file_id)
+    refusals = submission.check(file, wanted.endpoint, key)
+    return estimate_object(estimate.of_file(file, key, wanted.window), refusals)
+
+
+class EstimateView(OpenAIView):
+    """What a batch would be, without making it: the same body as create."""
+
+    def post(self, request: Request) -> Response:
+        """Estimate."""
+        return Response(_estimated(submission.read(request.data), self.caller.key))
 
 
 class Batch(OpenAIView):
@@ -69,6 +88,15 @@ class Cancel(OpenAIView):
         """Cancel; the body is empty or ignored."""
         job = services.cancel(job=find(self.caller.user, batch_id))
         return Response(batch_object(job))
+
+
+class Output(OpenAIView):
+    """The results there are so far, also while the batch runs."""
+
+    def get(self, request: Request, batch_id: str) -> HttpResponseBase:
+        """Send the output lines, or with ?errors=1 the error lines."""
+        job = find(self.caller.user, batch_id)
+        return partial.download(job, errors=request.query_params.get("errors") == "1")
 
 
 class Retry(OpenAIView):
