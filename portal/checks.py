@@ -47,6 +47,24 @@ def shared_ledger(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> l
 
 
 @register("fairway")
+def switches_of_tests(
+    app_configs: Sequence[AppConfig] | None = None, **_: Any
+) -> list[CheckMessage]:
+    """What tests use to break things must not be within reach of an installation."""
+    if not settings.PRODUCTION:
+        return []
+    return [
+        Error(
+            f"{name} is set in production.",
+            hint="It is for tests only: unset it.",
+            id=f"fairway.E00{number}",
+        )
+        for number, name in enumerate(("FAILPOINTS", "TEST_CLOCK"), 5)
+        if os.environ.get(name)
+    ]
+
+
+@register("fairway")
 def engine_kind(app_configs: Sequence[AppConfig] | None = None, **_: Any) -> list[CheckMessage]:
     """An unknown kind would only be noticed when the engine is registered."""
     from quotas.models import Replica  # models exist only once the apps are loaded

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -47,7 +49,7 @@ class Command(BaseCommand):
 
     def greet(self, welcome: Welcome) -> None:
         """Print where it is, how to sign in, and a first request."""
-        url, manage = settings.PUBLIC_URL, f"{sys.executable} manage.py"
+        url, manage = settings.PUBLIC_URL, f"{_python()} manage.py"
         name, password = welcome.admin.username, welcome.admin.password
         lines = ["", f"Fairway is up: {url}", ""]
         if password:
@@ -64,6 +66,13 @@ class Command(BaseCommand):
         lines += ["", "  Ctrl-C stops everything; the data stays in " + str(settings.DATA_DIR), ""]
         self.stdout.write("\n".join(lines))
         self.stdout.flush()
+
+
+def _python() -> str:
+    """Return how a person in this folder would write the interpreter's path."""
+    path = Path(sys.executable)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return shlex.quote(str(shown))
 
 
 def _sentence(error: Exception) -> str:
