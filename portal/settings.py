@@ -98,6 +98,7 @@ INSTALLED_APPS = [
     "gateway",
 ]
 AUTH_USER_MODEL = "quotas.User"
+PGHISTORY_ADMIN_CLASS = "quotas.admin.usage.AuditAdmin"
 
 MIDDLEWARE = [
     "portal.middleware.RequestId",

@@ -66,9 +66,11 @@ def set_limit(
     `edition` is what the editor saw (0: no row); when somebody else was faster nothing is
     written.
     """
-    spec = _spec(name)
-    per = per or spec.usual_per(holder.level)
-    _check(spec, holder, service_class, per, value, names, ends_at)
+    per = per or _spec(name).usual_per(holder.level)
+    check(
+        holder=holder, service_class=service_class, name=name, per=per, value=value, names=names,
+        ends_at=ends_at,
+    )  # fmt: skip
     with books.writing(holder.scope):
         row = _row(holder, service_class, name, per, is_lasting=ends_at is None)
         if edition is not None and edition != (row.edition if row.pk else 0):
@@ -127,11 +129,18 @@ def _spec(name: str) -> LimitSpec:
         raise ValidationError({"name": str(error)}) from error
 
 
-def _check(
-    spec: LimitSpec, holder: Holder, service_class: str, per: str, value: int | None,
-    names: Iterable[str] | None, ends_at: dt.datetime | None,
-) -> None:  # fmt: skip
+def check(
+    *,
+    holder: Holder,
+    service_class: str,
+    name: str,
+    per: str,
+    value: int | None,
+    names: Iterable[str] | None,
+    ends_at: dt.datetime | None,
+) -> None:
     """Refuse what cannot bind; a wrong entry must never end as no limit at all."""
+    spec = _spec(name)
     if service_class not in ServiceClass.values:
         raise ValidationError({"service_class": "The class is interactive or batch."})
     if per not in spec.pers:

@@ -1,0 +1,96 @@
+"""Cards, pools and engine replicas."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from quotas.admin.base import BooksAdmin, action, display
+from quotas.models import Card, Pool, Replica
+from quotas.services import engines
+
+
+class ReplicaForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Checks the address as the command does."""
+
+    class Meta:
+        model = Replica
+        fields: ClassVar[str] = "__all__"
+
+    def clean_url(self) -> str:
+        return engines.check_url(self.cleaned_data["url"])
+
+
+class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Refuses a name that would mean two models."""
+
+    class Meta:
+        model = Pool
+        fields: ClassVar[str] = "__all__"
+
+    def clean(self) -> dict[str, Any]:
+        found: dict[str, Any] = super().clean() or {}
+        if not self.errors:
+            pool = Pool(pk=self.instance.pk, name=found["name"], aliases=found["aliases"] or [])
+            engines.check_aliases(pool)
+        return found
+
+
+@admin.register(Replica)
+class ReplicaAdmin(BooksAdmin[Replica]):
+    """Engine servers; changes are in use within 5 seconds."""
+
+    form = ReplicaForm
+    list_display = ["name", "pool", "url", "kind", "slots", "shown_state", "card"]
+    list_filter = ["state", "kind", "pool", "card"]
+    list_select_related = ["pool", "card"]
+    search_fields = ["name", "url", "public_id", "pool__name"]
+    autocomplete_fields = ["pool", "card"]
+    readonly_fields = ["public_id", "added_at"]
+    actions = ["drain", "activate", "disable"]
+
+    @display(
+        description="state", label={"active": "success", "draining": "warning", "disabled": ""}
+    )
+    def shown_state(self, replica: Replica) -> str:
+        return replica.state
+
+    @action(description="Drain: finish what runs, take nothing new")
+    def drain(self, request: HttpRequest, chosen: QuerySet[Replica]) -> None:
+        self._set(request, chosen, Replica.State.DRAINING)
+
+    @action(description="Activate")
+    def activate(self, request: HttpRequest, chosen: QuerySet[Replica]) -> None:
+        self._set(request, chosen, Replica.State.ACTIVE)
+
+    @action(description="Disable")
+    def disable(self, request: HttpRequest, chosen: QuerySet[Replica]) -> None:
+        self._set(request, chosen, Replica.State.DISABLED)
+
+    def _set(self, request: HttpRequest, chosen: QuerySet[Replica], state: str) -> None:
+        for replica in chosen:
+            engines.set_state(replica=replica, state=state)
+        self.message_user(request, "In force on every gateway within 5 seconds.")
+
+
+@admin.register(Pool)
+class PoolAdmin(BooksAdmin[Pool]):
+    """Models and how interactive and batch share them."""
+
+    form = PoolForm
+    list_display = ["name", "aliases", "batch_slots", "batch_slots_idle", "max_output_tokens"]
+    search_fields = ["name", "aliases"]
+
+
+@admin.register(Card)
+class CardAdmin(BooksAdmin[Card]):
+    """Accelerators."""
+
+    list_display = ["name", "profile", "memory_mib", "sharing_mode"]
+    list_filter = ["sharing_mode"]
+    search_fields = ["name", "profile"]
+    readonly_fields = ["public_id"]
