@@ -164,9 +164,10 @@ class Answer:
         self._chunks.append(data)
         self._size += len(data)
         self._buffers.held += len(data)
-        if self._size > self._buffers.per_stream or self._buffers.held > self._buffers.limit:
-            if self.call is not None and self._size > 0:
-                self.call.pause()
+        buffers = self._buffers
+        is_full = self._size > buffers.per_stream or buffers.held > buffers.limit
+        if is_full and self.call is not None:
+            self.call.pause()
 
     def take(self) -> bytes:
         """Return what has come since the last time."""

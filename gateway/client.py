@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gateway.bell import Bell
-from gateway.core.headers import Headers
+from gateway.core.headers import Headers, first
 from gateway.errors import ClientGone, RequestTimeout, TooLarge
 
 Scope = MutableMapping[str, Any]
@@ -27,12 +28,14 @@ class Client:
     """
 
     __slots__ = (
-        "_receive", "_send", "_watcher", "bell", "finished", "gone", "loop", "request_id",
-        "scope", "sending_since", "started",
+        "_receive", "_send", "_watcher", "arrived_at", "arrived_s", "bell", "finished", "gone",
+        "loop", "request_id", "scope", "sending_since", "started",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         self.loop = asyncio.get_running_loop()
+        self.arrived_s = self.loop.time()
+        self.arrived_at = dt.datetime.now(dt.UTC)
         self.bell = Bell(self.loop)
         self.scope = scope
         self.request_id = request_id
@@ -49,6 +52,11 @@ class Client:
         """The request's headers, names in lower case."""
         headers: Headers = self.scope["headers"]
         return headers
+
+    def header(self, name: bytes) -> str:
+        """Return a header as text, "" when it is not there."""
+        raw = first(self.headers, name)
+        return "" if raw is None else raw.decode("latin-1")
 
     async def body(self, limit: int) -> bytes:
         """Read the whole body, but not more than `limit` bytes and not for ever."""

@@ -166,7 +166,7 @@ class Directory:
         """Follow hints; they may be lost, the poll does not need them."""
         while True:
             try:
-                async with self._redis.pubsub() as hints:  # type: ignore[no-untyped-call]
+                async with self._redis.pubsub() as hints:
                     await hints.subscribe(CHANGED)
                     async for _ in hints.listen():
                         self._wake.set()

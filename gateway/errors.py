@@ -156,6 +156,13 @@ def from_refused(refused: Refused) -> GatewayError:
     )
 
 
+def shutting_down() -> Unavailable:
+    """Return what a client is told that comes while this process ends."""
+    return Unavailable(
+        "This gateway is being restarted; try again.", code="shutting_down", retry_after_s=1
+    )
+
+
 def body_of(error: GatewayError, *, messages_shape: bool = False) -> bytes:
     """Write the error in OpenAI's shape, or in that of /v1/messages."""
     inner: dict[str, Any] = {

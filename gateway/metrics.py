@@ -5,8 +5,29 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from gateway.core.types import Outcome
+
 WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 TTFT_S = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
+
+
+class PoolMetrics:
+    """The children of one pool and class."""
+
+    def __init__(self, metrics: Metrics, pool: str, service_class: str) -> None:
+        self._requests = {
+            outcome: metrics.requests.labels(pool, service_class, outcome.value)
+            for outcome in Outcome
+        }
+        self.queue_wait = metrics.queue_wait.labels(pool, service_class)
+        self.ttft = metrics.ttft.labels(pool, service_class)
+        self.prompt = metrics.tokens.labels(pool, service_class, "prompt")
+        self.cached = metrics.tokens.labels(pool, service_class, "cached")
+        self.completion = metrics.tokens.labels(pool, service_class, "completion")
+
+    def ended(self, outcome: Outcome) -> None:
+        """Count one request."""
+        self._requests[outcome].inc()
 
 
 class Metrics:
@@ -15,6 +36,7 @@ class Metrics:
     def __init__(self, shared_dir: str = "") -> None:
         registry = self.registry = CollectorRegistry()
         self._shared_dir = shared_dir
+        self._pools: dict[tuple[str, str], PoolMetrics] = {}
         self.requests = Counter(
             "fairway_requests", "Requests that ended, by how they ended.",
             ("pool", "service_class", "outcome"), registry=registry,
@@ -65,6 +87,13 @@ class Metrics:
             "fairway_directory_age_seconds", "Since the directory was last read.",
             registry=registry, multiprocess_mode="livemax",
         )  # fmt: skip
+
+    def of(self, pool: str, service_class: str) -> PoolMetrics:
+        """Return the children of a pool and class; both come from the books, so they are few."""
+        found = self._pools.get((pool, service_class))
+        if found is None:
+            found = self._pools[pool, service_class] = PoolMetrics(self, pool, service_class)
+        return found
 
     def page(self) -> bytes:
         """Write the page; with several processes, over all of them."""

@@ -167,27 +167,13 @@ class Passthrough:
                 continue  # the portal has answered already; read on for the client's leaving
 
     async def _answer(self, client: Client, reply: _Reply, sending: asyncio.Task[None]) -> None:
-        loop = client.loop
-        limit = loop.call_later(ANSWER_S, client.bell.ring)
-        deadline = loop.time() + ANSWER_S
-        try:
-            while not reply.status and not reply.ended and not client.gone:
-                if sending.done() and not sending.cancelled() and (why := sending.exception()):
-                    raise why
-                if loop.time() >= deadline and sending.done():
-                    break
-                await client.bell.wait()
-        finally:
-            limit.cancel()
-        if client.gone:
-            raise ClientGone
+        await self._until_head(client, reply, sending)
         if not reply.status:
             await portal_is_down(client)
             return
         await client.head(reply.status, _answer_headers(reply.headers))
         while not client.gone:
-            data = reply.take()
-            if data:
+            if data := reply.take():
                 await client.write(data)
             elif reply.ended:
                 break
@@ -197,6 +183,22 @@ class Passthrough:
             client.cut()
         elif not client.gone:
             await client.finish()
+
+    async def _until_head(self, client: Client, reply: _Reply, sending: asyncio.Task[None]) -> None:
+        """Wait for the portal's status, its death, its silence, or the client's leaving."""
+        deadline_s = client.loop.time() + ANSWER_S
+        timer = client.loop.call_later(ANSWER_S, client.bell.ring)
+        try:
+            while not reply.status and not reply.ended:
+                if client.gone:
+                    raise ClientGone
+                if sending.done() and (why := sending.exception()):
+                    raise why
+                if client.loop.time() >= deadline_s and sending.done():
+                    return
+                await client.bell.wait()
+        finally:
+            timer.cancel()
 
 
 def _answer_headers(headers: Headers) -> Headers:

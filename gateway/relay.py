@@ -15,7 +15,7 @@ import orjson
 from gateway import errors
 from gateway.answer import Answer
 from gateway.core import assemble, events
-from gateway.core.fields import Kind
+from gateway.core.fields import MESSAGES_SHAPE, Kind
 from gateway.core.headers import Headers, first, from_engine
 from gateway.core.types import Grant, Standing
 from gateway.errors import ClientGone, EngineFailed, EngineRefused, GatewayError
@@ -23,6 +23,7 @@ from gateway.errors import ClientGone, EngineFailed, EngineRefused, GatewayError
 if TYPE_CHECKING:
     from gateway.request import Request
 
+PATIENCE_CHECK_S = 0.1  # a request still queued then is asked how long it would wait
 _STREAM_HEADERS: Headers = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 _EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 _JSON = (b"content-type", b"application/json")
@@ -34,44 +35,43 @@ class Line:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._client = request.client
-        self._held_head = False  # headers went out before any engine answered
         self._is_stream_head = False
-        self._next_comment_s: float | None = None
+        self._is_held_plain = False  # 200 went out before any engine answered
+        self._patience_checked = False
+        self._next_comment_s = request.client.arrived_s + request.services.config.hold_s
 
     # While it waits
 
     async def queue(self, granting: asyncio.Future[Grant]) -> None:
         """Wait until the ledger has spoken, the client has left or a limit was passed."""
-        request, client = self._request, self._client
-        request.queued_since_s = client.loop.time()
-        check = client.loop.call_later(0.1, client.bell.ring)
-        checked = request.patience_s is None or request.is_kept_alive
+        client, story = self._client, self._request.story
+        check = client.loop.call_later(PATIENCE_CHECK_S, client.bell.ring)
+        began_s = client.loop.time()
         try:
-            while not granting.done() and not client.gone and request.expired is None:
+            while not granting.done() and not client.gone and story.expired is None:
                 await client.bell.wait()
-                waited_s = client.loop.time() - request.queued_since_s
-                if not checked and waited_s >= 0.1 and not granting.done():
-                    checked = True
-                    await self._check_patience(granting)
-                await self._keep_alive()
+                if client.loop.time() - began_s >= PATIENCE_CHECK_S and not granting.done():
+                    await self._check_patience()
+                    await self._keep_alive()
         finally:
             check.cancel()
-            request.queued_since_s = None
 
-    async def _check_patience(self, granting: asyncio.Future[Grant]) -> None:
+    async def _check_patience(self) -> None:
         """Refuse at once what the client would not wait for and could not be kept waiting."""
-        request = self._request
-        patience_s, ticket = request.patience_s, request.ticket
-        if patience_s is None or ticket is None:
+        order, services = self._request.order, self._request.services
+        if self._patience_checked or order.patience_s is None:
             return
-        standing = await request.services.ledger.standing(ticket.ticket_id)
-        if standing is None or standing.expected_wait_ms is None or granting.done():
+        self._patience_checked = True
+        if order.is_kept_alive(services.config):
+            return
+        standing = await services.ledger.standing(self._client.request_id)
+        if standing is None or standing.expected_wait_ms is None:
             return
         wait_s = standing.expected_wait_ms / 1000
-        if wait_s > patience_s:
-            request.expired = errors.Rejected(
+        if wait_s > order.patience_s:
+            self._request.story.expired = errors.Rejected(
                 f"The expected wait is {wait_s:.0f} s and this client gives up after "
-                f"{patience_s:.0f} s. Send it as a job to /v1/batches, or raise the timeout.",
+                f"{order.patience_s:.0f} s. Send it as a job to /v1/batches, or raise the timeout.",
                 code="wait_exceeds_timeout",
                 retry_after_s=wait_s,
             )
@@ -79,42 +79,36 @@ class Line:
     async def _keep_alive(self) -> None:
         """After the hold: send headers, then a comment now and then."""
         request, client, config = self._request, self._client, self._request.services.config
-        asked = request.asked
-        if asked is None or client.gone or not (asked.stream or config.keepalive_plain):
-            return
-        now = client.loop.time()
-        if self._next_comment_s is None:
-            self._next_comment_s = request.arrived_s + config.hold_s
-        if now < self._next_comment_s:
+        streams, now = request.order.asked.stream, client.loop.time()
+        if client.gone or now < self._next_comment_s or not (streams or config.keepalive_plain):
             return
         self._next_comment_s = now + config.comment_every_s
         standing = None
-        if request.queued_since_s is not None and request.ticket is not None:
-            standing = await request.services.ledger.standing(request.ticket.ticket_id)
+        if request.is_queued:
+            standing = await request.services.ledger.standing(client.request_id)
         if not client.started:
-            self._held_head = True
-            request.status = 200
-            if asked.stream:
+            request.story.status = 200
+            if streams:
                 await self._stream_head([_EVENT_STREAM, *_place(standing)])
             else:
+                self._is_held_plain = True
                 await client.head(200, [_JSON, *self._common(), *_place(standing)])
-        await client.write(events.comment(_words(standing)) if asked.stream else b"\n")
+        await client.write(events.comment(_words(standing)) if streams else b"\n")
 
     async def _stream_head(self, headers: Headers) -> None:
         self._is_stream_head = True
         await self._client.head(200, [*headers, *_STREAM_HEADERS, *self._common()])
 
     def _common(self) -> Headers:
-        request = self._request
+        order, grant = self._request.order, self._request.story.grant
         headers: Headers = []
-        if request.grant is not None:
-            wait = str(request.grant.queue_wait_ms).encode()
-            headers.append((b"x-fairway-queue-wait-ms", wait))
-        if request.asked is not None and request.asked.dropped:
-            dropped = ",".join(request.asked.dropped).encode("ascii", "replace")
+        if grant is not None:
+            headers.append((b"x-fairway-queue-wait-ms", str(grant.queue_wait_ms).encode()))
+        if order.asked.dropped:
+            dropped = ",".join(order.asked.dropped)
             headers.append((b"x-fairway-dropped-fields", _printable(dropped)[:500]))
-        if (own := first(self._client.headers, b"x-request-id")) is not None:
-            headers.append((b"x-client-request-id", _printable(own)[:128]))
+        if order.client_request_id:
+            headers.append((b"x-client-request-id", _printable(order.client_request_id)))
         return headers
 
     # While an answer comes
@@ -135,7 +129,7 @@ class Line:
             while not answer.ended and not client.gone:
                 await client.bell.wait()
             raise engine_error(answer)
-        if answer.is_stream and request.asked is not None and not request.asked.stream:
+        if answer.is_stream and not request.order.asked.stream:
             await self._assembled(answer)
         elif answer.is_stream:
             await self._stream(answer)
@@ -152,7 +146,7 @@ class Line:
     async def _stream(self, answer: Answer) -> None:
         client, request = self._client, self._request
         if not client.started:
-            request.status = 200
+            request.story.status = 200
             await self._stream_head(_typed(from_engine(answer.headers)))
         while not client.gone:
             if data := answer.take():
@@ -166,7 +160,7 @@ class Line:
         usage = answer.usage
         if answer.error is not None or not (usage.whole or usage.error_code or usage.done):
             # What is cut is marked as cut; the empty line ends an event that may be half sent.
-            error = request.expired or EngineFailed(
+            error = request.story.expired or EngineFailed(
                 "The engine ended the stream early.", code="engine_stream_broken"
             )
             await client.finish(b"\n\n" + self._error_event(error))
@@ -175,8 +169,8 @@ class Line:
 
     async def _plain(self, answer: Answer) -> None:
         client, request = self._client, self._request
-        if not self._held_head:
-            request.status = 200
+        if not self._is_held_plain:
+            request.story.status = 200
             headers = [*from_engine(answer.headers), *self._common()]
             length = answer.length
             if length is not None:
@@ -208,12 +202,12 @@ class Line:
         if usage.error_code:
             raise EngineFailed(usage.error_message or "The engine failed.", code="engine_failed")
         if answer.error is not None or not usage.whole:
-            raise request.expired or EngineFailed(
+            raise request.story.expired or EngineFailed(
                 "The engine ended the answer early.", code="engine_stream_broken"
             )
-        body = orjson.dumps(_ASSEMBLERS[request.kind](answer.chunks))
-        request.status = 200
-        if self._held_head:
+        body = orjson.dumps(_ASSEMBLERS[request.order.kind](answer.chunks))
+        request.story.status = 200
+        if self._is_held_plain:
             await client.finish(body)
         else:
             await client.answer(200, [_JSON, *self._common()], body)
@@ -222,28 +216,27 @@ class Line:
 
     async def tell(self, error: GatewayError) -> None:
         """Send an error in whatever shape still fits."""
-        client, request = self._client, self._request
+        client = self._client
         if client.gone or client.finished:
             return
         if not client.started:
-            request.status = error.status
             body = errors.body_of(error, messages_shape=self._in_messages_shape)
             headers = [*errors.headers_of(error), *self._common()]
             await client.answer(error.status, headers, body)
         elif self._is_stream_head:
             await client.finish(self._error_event(error))
-        elif self._held_head:
+        elif self._is_held_plain:
             await client.finish(errors.body_of(error, messages_shape=self._in_messages_shape))
         else:
             client.cut()
 
     @property
     def _in_messages_shape(self) -> bool:
-        return self._request.kind in (Kind.MESSAGES, Kind.COUNT_TOKENS)
+        return self._request.order.kind in MESSAGES_SHAPE
 
     def _error_event(self, error: GatewayError) -> bytes:
         body = errors.body_of(error, messages_shape=self._in_messages_shape)
-        named = self._request.kind in (Kind.MESSAGES, Kind.RESPONSES)
+        named = self._request.order.kind in (Kind.MESSAGES, Kind.RESPONSES)
         return events.event(body, b"error" if named else b"")
 
 
@@ -264,8 +257,8 @@ def _typed(headers: Headers) -> Headers:
     return headers if first(headers, b"content-type") else [*headers, _EVENT_STREAM]
 
 
-def _printable(value: bytes) -> bytes:
-    return bytes(byte for byte in value if 32 <= byte < 127)
+def _printable(text: str) -> bytes:
+    return bytes(byte for byte in text.encode("ascii", "replace") if 32 <= byte < 127)
 
 
 def _place(standing: Standing | None) -> Headers:

@@ -121,10 +121,8 @@ class Outbox:
         """Learn what the books have, and notice a Redis that lost its memory."""
         async with asyncio.timeout(5):
             run_id = str((await self._redis.info("server"))["run_id"])
-            raw = await self._redis.eval(  # type: ignore[misc]
-                ENSURE_EPOCH, 1, EPOCH, self._new_epoch
-            )
-            written = await self._redis.get(WRITTEN)
+            raw = await self._redis.eval(ENSURE_EPOCH, 1, EPOCH, self._new_epoch)
+            written: Any = await self._redis.get(WRITTEN)
         epoch = raw.decode() if isinstance(raw, bytes) else str(raw)
         if self._epoch != epoch or self._run_id != run_id:
             if self._run_id:

@@ -44,6 +44,8 @@ def _names(text: str) -> frozenset[str]:
 
 
 GENERATES = frozenset({Kind.CHAT, Kind.COMPLETIONS, Kind.RESPONSES, Kind.MESSAGES})
+# Routes whose errors have Anthropic's shape.
+MESSAGES_SHAPE = frozenset({Kind.MESSAGES, Kind.COUNT_TOKENS})
 # Routes on which engines take stream_options.include_usage.
 TELLS_USAGE_ON_DEMAND = frozenset({Kind.CHAT, Kind.COMPLETIONS})
 

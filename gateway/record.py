@@ -1,0 +1,129 @@
+"""How a request ended and what it used, in the words of the books."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.answer import Answer
+from gateway.client import Client
+from gateway.core.types import Grant, Outcome
+from gateway.errors import GatewayError
+from gateway.intake import Order
+from quotas.snapshots.usage import UsageRecord
+
+_CODE_LENGTH = 64
+_BROKEN = frozenset({"abort", "error"})  # finish reasons of engines that gave up
+
+
+@dataclass(slots=True)
+class Story:
+    """What is known of one request so far; the record is written from it."""
+
+    order: Order
+    client: Client
+    grant: Grant | None = None
+    answer: Answer | None = None
+    status: int = 0  # what the client was told
+    expired: GatewayError | None = None  # a limit of ours that was passed
+
+    def outcome(self) -> Outcome:
+        """Return how a request ended that was given a slot."""
+        answer = self.answer
+        if self.client.gone and (answer is None or answer.error is not None):
+            return Outcome.ABORTED
+        if answer is None or answer.error is not None or answer.status != 200 or self.expired:
+            return Outcome.FAILED
+        usage = answer.usage
+        if usage.error_code or usage.finish_reason in _BROKEN:
+            return Outcome.FAILED
+        if answer.is_stream and not usage.whole:
+            return Outcome.FAILED
+        return Outcome.SERVED
+
+    def prompt_tokens(self) -> int:
+        """Return the engine's count, or ours when it took the prompt and told none."""
+        answer = self.answer
+        if answer is None:
+            return 0
+        told = answer.usage.prompt_tokens
+        if told is not None:
+            return told
+        return self.order.prompt_tokens if answer.passed and answer.status == 200 else 0
+
+    def completion_tokens(self) -> int:
+        """Return the engine's count, or how many pieces of content came."""
+        if self.answer is None:
+            return 0
+        usage = self.answer.usage
+        if usage.completion_tokens is None:
+            return usage.content_events
+        if self.order.asked.weight > 1:
+            # llama.cpp tells the tokens of one choice where there are several.
+            return max(usage.completion_tokens, usage.content_events)
+        return usage.completion_tokens
+
+    def is_estimated(self) -> bool:
+        """Did the engine take the prompt and never say what it used?"""
+        answer = self.answer
+        if answer is None or not answer.passed or answer.status != 200:
+            return False
+        return answer.usage.prompt_tokens is None or answer.usage.completion_tokens is None
+
+    def interrupted(self) -> bytes:
+        """Return the record to be written if this process dies with the request."""
+        return self._record(Outcome.INTERRUPTED, self.order.prompt_tokens, estimated=True)
+
+    def record(self, outcome: Outcome) -> bytes:
+        """Return the record of a request that has ended."""
+        return self._record(outcome, self.prompt_tokens(), estimated=self.is_estimated())
+
+    def _record(self, outcome: Outcome, prompt_tokens: int, *, estimated: bool) -> bytes:
+        order, client, grant, answer = self.order, self.client, self.grant, self.answer
+        key, usage = order.caller.key, answer.usage if answer else None
+        first_s = answer.first_content_s if answer else None
+        lasted_s = client.loop.time() - client.arrived_s
+        return UsageRecord(
+            request_id=client.request_id,
+            arrived_at=client.arrived_at.isoformat(timespec="microseconds"),
+            key_id=key.key_id,
+            user_id=key.user_id,
+            group_id=key.group_id,
+            service_class=order.caller.service_class,
+            route=order.path,
+            model=order.pool.name,
+            replica_id=grant.replica_id if grant else "",
+            outcome=outcome,
+            status=self._told_status(),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=usage.cached_tokens if usage else None,
+            completion_tokens=self.completion_tokens(),
+            reasoning_tokens=usage.reasoning_tokens if usage else None,
+            estimated=estimated,
+            queue_wait_ms=grant.queue_wait_ms if grant else None,
+            ttft_ms=round((first_s - client.arrived_s) * 1000) if first_s else None,
+            duration_ms=round(lasted_s * 1000),
+            finish_reason=usage.finish_reason if usage else "",
+            error_code=self._error_code(outcome),
+            stream=order.asked.stream,
+            end_user=order.caller.end_user,
+            batch_id=order.caller.batch_id,
+            client_request_id=order.client_request_id,
+        ).to_json()
+
+    def _told_status(self) -> int:
+        """Return what the client was told, or is being told now that the engine has ended."""
+        if self.status or self.client.gone or self.answer is None:
+            return self.status
+        return self.answer.status
+
+    def _error_code(self, outcome: Outcome) -> str:
+        if self.expired is not None:
+            return self.expired.code
+        answer = self.answer
+        if outcome is not Outcome.FAILED or answer is None:
+            return ""
+        if answer.usage.error_code:
+            return answer.usage.error_code[:_CODE_LENGTH]
+        if answer.error is not None:
+            return "engine_unreachable"
+        return f"engine_{answer.status}" if answer.status != 200 else "engine_stream_broken"
