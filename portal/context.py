@@ -79,5 +79,6 @@ def _common(request: HttpRequest) -> dict[str, Any]:
         "sign_up_approval": settings.SIGN_UP_APPROVAL,
         "request_id": request.META.get("FAIRWAY_REQUEST_ID", ""),
         "now": timezone.now(),
+        "reporting_zone": settings.TIME_ZONE,
         "zone": timezone.get_current_timezone_name(),
     }

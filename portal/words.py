@@ -65,8 +65,8 @@ def count(number: float | None) -> str:
     if number is None:
         return "unknown"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        # 999,950 is already 1M when rounded to what is shown.
-        if number >= size * 0.99995:
+        # 999,700 is already 1M when rounded to what is shown.
+        if number >= size * 0.9995:
             value = number / size
             digits = 2 if value < 10 else 1 if value < 100 else 0
             text = f"{value:.{digits}f}"

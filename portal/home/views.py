@@ -1,18 +1,134 @@
-"""The first page after sign-in: my work on the card."""
+"""The first page after sign-in: my work on the card, and "try it here"."""
 
 from __future__ import annotations
 
-from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_safe
+import time
+from dataclasses import dataclass
+from typing import Any, cast
 
-from portal.status.views import reading_for
+from django.conf import settings
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from portal.home import quota
+from portal.keys.forms import KeyForm
+from portal.status import reading, source
+from portal.status.views import live_answer, reading_for
+from quotas import reports
+from quotas.models import ApiKey, Pool, User
+from quotas.reports import Only, Period
+from quotas.snapshots import credentials
+
+TRY_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Mine:
+    """One of my requests now, in the words of its row."""
+
+    state: str
+    service_class: str
+    key: str
+    happens: str
+    wait_s: float | None
+    age_s: float
+    model: str
+
+
+def _person(request: HttpRequest) -> User:
+    return cast("User", request.user)
 
 
 @require_safe
 @login_required
 def dashboard(request: HttpRequest) -> HttpResponse:
     """Show what I run, what I wait for, and how much I may still use."""
-    context = {"section": "dashboard", "card": reading_for(request)}
+    person = _person(request)
+    keys = [key for key in person.keys.all() if key.state(timezone.now()) == "live"]
+    today = reports.total(Period.last_days(1, now=timezone.now()), Only(user_id=person.pk))
+    context = {
+        **_now(request),
+        "section": "dashboard",
+        "gauges": quota.card(person, source.read(), timezone.now()),
+        "live_keys": keys,
+        "try_keys": [key for key in keys if key.service_class == "interactive"],
+        "pools": list(Pool.objects.values_list("name", flat=True)),
+        "today": today,
+        "form": None if keys else KeyForm(cap=2, initial={"name": "my first key"}),
+    }
     return render(request, "home/dashboard.html", context)
+
+
+@require_safe
+@login_required
+def live_part(request: HttpRequest) -> HttpResponse:
+    """Return the drawing of the dashboard as it is now."""
+    return live_answer(request, "home/fairway.html", {"card": reading_for(request)})
+
+
+@require_safe
+@login_required
+def live_mine(request: HttpRequest) -> HttpResponse:
+    """Return my requests as they are now."""
+    return live_answer(request, "home/mine.html", _now(request))
+
+
+@require_safe
+@login_required
+def live_quota(request: HttpRequest) -> HttpResponse:
+    """Return the quota card."""
+    gauges = quota.card(_person(request), source.read(), timezone.now())
+    return live_answer(request, "home/quota.html", {"gauges": gauges, "now": timezone.now()})
+
+
+def _now(request: HttpRequest) -> dict[str, Any]:
+    person, card = _person(request), reading_for(request)
+    names = dict(person.keys.values_list("public_id", "name"))
+    return {"card": card, "mine": mine(person, card, names)}
+
+
+def mine(person: User, card: reading.Reading, names: dict[str, str]) -> list[Mine]:
+    """Return my requests in flight and waiting, each with what happens next."""
+    live = source.read().live
+    running = [
+        Mine("Running", r.service_class, names.get(r.key_id, r.key_id), f"on {r.pool}", None,
+             r.running_s, r.pool)
+        for r in (live.running if live else ())
+        if r.user_id == str(person.pk)
+    ]  # fmt: skip
+    waiting = [
+        Mine(f"Place {place.position} of {pool.waiting_all}", place.service_class,
+             names.get(place.key_id, place.key_id), place.why, place.wait_s, place.queued_s,
+             pool.name)
+        for pool in card.pools
+        for place in pool.places
+        if place.yours
+    ]  # fmt: skip
+    return running + waiting
+
+
+@require_POST
+@login_required
+def try_credential(request: HttpRequest) -> JsonResponse:
+    """Lend the page a credential of five minutes under one of the owner's interactive keys.
+
+    Keys are stored as hashes only, so the page cannot use the key itself. The gateway takes the
+    credential for one request at a time, under that key's caps and in its usage.
+    """
+    key = ApiKey.objects.filter(
+        owner=_person(request),
+        public_id=request.POST.get("key", ""),
+        service_class="interactive",
+    ).first()
+    if key is None or key.state(timezone.now()) != "live":
+        return JsonResponse({"error": "Choose a live interactive key of yours."}, status=400)
+    ends = time.time() + TRY_S
+    credential = credentials.Credential("try", key.digest, ends)
+    response = JsonResponse(
+        {"credential": credentials.sign(settings.SECRET_KEY, credential), "expires_at": ends}
+    )
+    response["Cache-Control"] = "no-store"
+    return response

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 from django import template
+from django.conf import settings
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -85,6 +87,37 @@ def seconds(milliseconds: float | None) -> float | None:
 def clock_time(then: datetime | None) -> str:
     """Return hh:mm in the reader's zone."""
     return "never" if then is None else f"{timezone.localtime(then):%H:%M}"
+
+
+@register.filter
+def exact(number: int | None) -> str:
+    """Return a whole number with its thousands apart."""
+    return "unknown" if number is None else f"{number:,}"
+
+
+@register.filter
+def precise(number: float) -> str:
+    """Return a measured number with one decimal below ten, none above a hundred."""
+    return f"{number:.1f}" if number < 100 else f"{number:,.0f}"
+
+
+@register.filter
+def exact_moment(then: datetime) -> SafeString:
+    """Return day and time to the second in the reader's zone, with UTC on hover."""
+    local = timezone.localtime(then)
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        then.isoformat(),
+        then.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        f"{local.day} {local:%b, %H:%M:%S}",
+    )
+
+
+@register.filter
+def reporting_day(start: datetime) -> str:
+    """Return a day of the reporting zone, whatever zone the reader lives in."""
+    local = start.astimezone(ZoneInfo(settings.TIME_ZONE))
+    return f"{local:%a} {local.day} {local:%b}"
 
 
 @register.filter

@@ -34,7 +34,7 @@ def test_estimates_are_coarse_and_unknown_is_said(seconds: float | None, text: s
 @pytest.mark.parametrize(
     ("number", "text"),
     [(None, "unknown"), (0, "0"), (812, "812"), (9400, "9.4k"), (126_000, "126k"),
-     (999_999, "1M"), (1_820_000, "1.82M"), (5_000_000_000, "5G")],
+     (999_400, "999k"), (999_700, "1M"), (1_820_000, "1.82M"), (5_000_000_000, "5G")],
 )  # fmt: skip
 def test_counts_are_read_at_a_glance(number: float | None, text: str) -> None:
     """

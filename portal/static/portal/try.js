@@ -1,0 +1,94 @@
+// "Try it here" and the test button of a new key: one streamed chat, shown as it arrives.
+(() => {
+  "use strict";
+  const form = document.getElementById("try-form");
+  const test = document.getElementById("test-key");
+  const answer = document.getElementById("try-answer");
+  const facts = document.getElementById("try-facts");
+  const stop = document.getElementById("try-stop");
+  let cut = null;
+
+  // Yields the data of each server-sent event, wherever the network splits the stream.
+  async function* events(body) {
+    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      rest += value;
+      const lines = rest.split("\n");
+      rest = lines.pop();
+      for (const line of lines) if (line.startsWith("data:")) yield line.slice(5).trim();
+    }
+  }
+
+  async function credential() {
+    const response = await fetch(form.action, { method: "POST", body: new FormData(form) });
+    const body = await response.json();
+    if (!response.ok) throw new Error(body.error);
+    return body.credential;
+  }
+
+  async function chat(bearer, model, text) {
+    cut = new AbortController();
+    const began = performance.now();
+    const response = await fetch("/v1/chat/completions", {
+      method: "POST",
+      signal: cut.signal,
+      headers: { Authorization: `Bearer ${bearer}`, "Content-Type": "application/json" },
+      body: JSON.stringify({
+        model,
+        stream: true,
+        stream_options: { include_usage: true },
+        max_tokens: 400,
+        messages: [{ role: "user", content: text }],
+      }),
+    });
+    if (!response.ok) {
+      const body = await response.json().catch(() => ({}));
+      throw new Error(body.error?.message || `The gateway answered ${response.status}.`);
+    }
+    let first = 0;
+    let usage = null;
+    for await (const data of events(response.body)) {
+      if (data === "[DONE]") break;
+      const event = JSON.parse(data);
+      if (event.error) throw new Error(event.error.message);
+      if (event.usage) usage = event.usage;
+      const piece = event.choices?.[0]?.delta?.content;
+      if (!piece) continue;
+      first ||= performance.now() - began;
+      answer.append(piece);
+    }
+    const took = performance.now() - began;
+    const id = response.headers.get("x-request-id") || "";
+    const tokens = usage ? `${usage.completion_tokens} tokens` : "tokens unknown";
+    facts.textContent =
+      `First word after ${(first / 1000).toFixed(1)} s, ${tokens} in ${(took / 1000).toFixed(1)} s` +
+      (id ? `, request ${id}` : "");
+  }
+
+  async function run(bearer, model, text) {
+    answer.hidden = false;
+    answer.textContent = "";
+    facts.textContent = "Sent; waiting for a slot and the first word.";
+    if (stop) stop.disabled = false;
+    try {
+      await chat(await bearer(), model, text);
+    } catch (error) {
+      facts.textContent = error.name === "AbortError" ? "Stopped by you." : error.message;
+    } finally {
+      if (stop) stop.disabled = true;
+    }
+  }
+
+  form?.addEventListener("submit", (event) => {
+    event.preventDefault();
+    run(credential, form.elements.model.value, form.elements.text.value);
+  });
+  stop?.addEventListener("click", () => cut?.abort());
+  test?.addEventListener("click", () => {
+    const secret = document.getElementById("secret").value;
+    run(async () => secret, test.dataset.model, "Say hello");
+  });
+})();
