@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
 
@@ -46,6 +46,15 @@ def queued(product: Product) -> int:
     return len(product.live()["queued"])
 
 
+async def until(true: Callable[[], bool], call: asyncio.Task[Call], timeout_s: float = 10) -> None:
+    """Wait for what a running call brings about."""
+    give_up = time.monotonic() + timeout_s
+    while not true():
+        assert not call.done(), call.result()
+        assert time.monotonic() < give_up, "the call neither runs, waits nor ends"
+        await asyncio.sleep(0.02)
+
+
 @asynccontextmanager
 async def full_engine(
     client: Caller, product: Product, narrow: Witness, key: str
@@ -54,9 +63,7 @@ async def full_engine(
     wait_until(narrow.idle, 5, "the narrow engine is idle")
     mark = f"{SLOT_HOLDER} {next(NAMES)}"
     holder = asyncio.create_task(client.ask(key, chat("narrow", mark)))
-    while not any(record.mark == mark for record in narrow.records()):
-        assert not holder.done(), holder.result()
-        await asyncio.sleep(0.05)
+    await until(lambda: any(record.mark == mark for record in narrow.records()), holder)
     try:
         yield
     finally:
@@ -70,9 +77,7 @@ async def send(
     """Send a chat and return once it waits, with a moment before it was sent."""
     before, waiting = time.monotonic(), queued(product)
     task = asyncio.create_task(client.ask(key, chat("narrow", mark)))
-    while queued(product) == waiting:
-        assert not task.done(), task.result()
-        await asyncio.sleep(0.02)
+    await until(lambda: queued(product) > waiting, task)
     return task, before
 
 

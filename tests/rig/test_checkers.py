@@ -56,6 +56,13 @@ def test_a_request_without_an_end_still_counts() -> None:
     assert peak([replace(record("a/1", 0, 0), ended_s=None), record("a/2", 5, 6)]) == 2
 
 
+def test_a_hang_up_counts_until_the_engine_can_know_of_it() -> None:
+    """An aborted request ends 20 ms before the engine wrote it down, and not sooner."""
+    left = record("a/1", 0, 1, outcome="aborted")
+    assert peak([left, record("a/2", 0.985, 2)]) == 1
+    assert peak([left, record("a/2", 0.975, 2)]) == 2
+
+
 def test_caps_held_sees_an_overlap() -> None:
     """One more at the engine than the cap allows is found, and only for its owner."""
     history = [record("a/1", 0, 2), record("a/2", 1, 3), record("b/1", 0, 9)]

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tests.rig.engine_script import Script
 from tests.rig.network import free_port
 from tests.rig.stores import ROOT
 from tests.rig.waiting import wait_until
+
+# An engine hears of a hang-up a moment after it happened; so long it does not count.
+HANG_UP_NOTICED_S = 0.02
 
 
 @dataclass
@@ -78,10 +82,13 @@ def read_books(path: Path) -> list[Record]:
     return list(found.values())
 
 
-def peak(records: list[Record]) -> int:
+def peak(records: Sequence[Record]) -> int:
     """Return the most requests that were at the engine at one instant."""
     steps = [(r.arrived_s, 1) for r in records]
-    steps += [(r.ended_s, -1) for r in records if r.ended_s is not None]
+    for record in records:
+        if record.ended_s is not None:
+            late_s = HANG_UP_NOTICED_S if record.outcome == "aborted" else 0.0
+            steps.append((max(record.ended_s - late_s, record.arrived_s), -1))
     now = most = 0
     for _, step in sorted(steps):  # an end at the very instant of a start counts as before it
         now += step
