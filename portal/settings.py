@@ -329,7 +329,9 @@ BATCH_RUNNERS = env.integer("BATCH_RUNNERS", 1)  # worker processes that send li
 BATCH_LEASE_S = env.integer("BATCH_LEASE_S", 10)
 BATCH_STALLED_AFTER_S = env.integer("BATCH_STALLED_AFTER_S", 1800)
 FILE_RETENTION_DAYS = env.integer("FILE_RETENTION_DAYS", 30)
+USAGE_RETENTION_MONTHS = env.integer("USAGE_RETENTION_MONTHS", 13)
 CELERY_BEAT_SCHEDULE = {
+    "usage-partitions": {"task": "quotas.tasks.keep_partitions", "schedule": 3600.0},
     "batches-sweep": {"task": "portal.batches.tasks.sweep", "schedule": 10.0},
     "files-clean": {"task": "portal.batches.tasks.clean", "schedule": 3600.0},
 }

@@ -1,5 +1,11 @@
 """The books: who may use what, how much, and what was used."""
 
+from quotas.models.capacity import (
+    CapacityDecision,
+    CapacityRun,
+    CapacitySample,
+    PoolMinute,
+)
 from quotas.models.engines import Card, Pool, Replica
 from quotas.models.keys import ApiKey, OldSecret, ServiceClass
 from quotas.models.limits import Level, LimitRow, Per
@@ -14,6 +20,9 @@ from quotas.models.usage import (
 
 __all__ = [
     "ApiKey",
+    "CapacityDecision",
+    "CapacityRun",
+    "CapacitySample",
     "Card",
     "DirectoryVersion",
     "Group",
@@ -22,6 +31,7 @@ __all__ = [
     "OldSecret",
     "Per",
     "Pool",
+    "PoolMinute",
     "RejectedMinute",
     "Replica",
     "ServiceClass",

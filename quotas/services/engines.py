@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -14,6 +11,7 @@ from django.db.models.functions import Lower
 from quotas.directory import Scope
 from quotas.models import Card, Pool, Replica
 from quotas.services import books
+from quotas.snapshots.addresses import BadAddress, allowed_hosts, engine_url
 
 # Prompt tokens that may be read at once, until a rate is measured (docs/scheduler.md).
 PREFILL_BUDGET = {"llamacpp": 8192}
@@ -106,41 +104,18 @@ def check_aliases(pool: Pool) -> None:
 
 
 def check_url(url: str) -> str:
-    """Return the address in its plain form, or refuse one that is not an engine's.
+    """Return the address in its plain form, or refuse one that no engine may have.
 
-    ENGINE_HOSTS, when set, is the list of hosts allowed; link-local addresses (cloud metadata)
-    are refused always. The gateway follows no redirect and checks again when it connects.
+    The rule is `quotas.snapshots.addresses`, which the gateway applies again to what a host name
+    leads to, each time it connects.
     """
-    parts = urlsplit(url.strip())
+    allowed = allowed_hosts(
+        getattr(settings, "ENGINE_HOSTS", ()), [getattr(settings, "ENGINE_URL", "")]
+    )
     try:
-        host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise ValidationError({"url": "The port is not a number."}) from error
-    if parts.scheme not in {"http", "https"} or not host:
-        raise ValidationError({"url": "An address such as http://gpu1:8000 is needed."})
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ValidationError({"url": "Only scheme, host, port and path; no user, no query."})
-    allowed = getattr(settings, "ENGINE_HOSTS", [])
-    if allowed and host not in allowed:
-        raise ValidationError({"url": f"{host} is not in ENGINE_HOSTS."})
-    _check_host(host)
-    shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}{f':{port}' if port else ''}{parts.path.rstrip('/')}"
-
-
-def _check_host(host: str) -> None:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        # Spellings a resolver takes for an address though they do not look like one:
-        # 2852039166, 0xA9FEA9FE, 0251.0376.0251.0376.
-        if re.fullmatch(r"(?i)((0x[0-9a-f]*|\d+)\.?)+", host):
-            raise ValidationError({"url": "Write the address as four decimal numbers."}) from None
-        return
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    if address.is_link_local or address.is_multicast or address.is_unspecified:
-        raise ValidationError({"url": f"{host} cannot be an engine."})
+        return engine_url(url.strip(), allowed)
+    except BadAddress as error:
+        raise ValidationError({"url": str(error)}) from error
 
 
 def _pool(name: str, context: int | None) -> Pool:
