@@ -57,22 +57,8 @@ def redis_url(redis_server: str) -> str:
 
 @pytest.fixture(scope="session")
 def django_db_keepdb(database: str) -> bool:
-    """Tell pytest-django whether the migrated test database was found in the cache."""
+    """Tell pytest-django whether its database is there already, migrated and empty."""
     return STORES.has_migrated_database
-
-
-@pytest.fixture(scope="session")
-def django_db_setup(
-    database: str, django_db_setup: None, django_db_blocker: Any, django_db_keepdb: bool
-) -> None:
-    """Keep the migrated, still empty cluster for later runs with the same migrations."""
-    if not django_db_keepdb:
-        from django.db import connection
-
-        with django_db_blocker.unblock():
-            connection.close()
-            connection.close_pool()
-        STORES.remember()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.rig.stores import CACHE, ROOT
+from tests.rig.seeding import CACHE, ROOT
 
 VERSIONS = ("1", "2", "3")
 PREAMBLE = """

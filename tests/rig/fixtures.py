@@ -1,8 +1,4 @@
-"""One running product for the whole session, and fresh ones for tests that break theirs.
-
-They ask for `django_db_setup` because it leaves a migrated cluster in the cache, which a new
-installation then takes over instead of migrating once more.
-"""
+"""One running product for the whole session, and fresh ones for tests that break theirs."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ def running_witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witnes
 
 @pytest.fixture(scope="session")
 def product(
-    running_witness: Witness, tmp_path_factory: pytest.TempPathFactory, django_db_setup: None
+    running_witness: Witness, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Product]:
     """Run the product for every test that leaves it as it found it."""
     folder = tmp_path_factory.mktemp("product")
@@ -67,9 +63,7 @@ def llama(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def fresh(
-    tmp_path_factory: pytest.TempPathFactory, django_db_setup: None
-) -> Iterator[Callable[..., Product]]:
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Product]]:
     """Return a maker of further products, for tests that end with the whole of one."""
     made: list[Product] = []
 

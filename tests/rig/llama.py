@@ -15,7 +15,7 @@ import httpx
 from portal.processes import die_with_parent
 from tests.rig import tiny_gguf
 from tests.rig.network import free_port
-from tests.rig.stores import ROOT
+from tests.rig.seeding import ROOT
 from tests.rig.waiting import wait_until
 
 MODEL = "tiny"

@@ -28,8 +28,7 @@ from portal import stores
 from portal.processes import die_with_parent
 from quotas.snapshots.credentials import Credential, sign
 from tests.rig.network import free_port
-from tests.rig.seeding import seed
-from tests.rig.stores import ROOT
+from tests.rig.seeding import ROOT, seed
 from tests.rig.waiting import wait_until
 
 SECRET_KEY = "of a product under test; fifty characters and a few more"

@@ -1,39 +1,23 @@
 """One PostgreSQL and one Valkey for a whole test run, started by the first test that needs them.
 
-Each run has its own folder, so runs at the same time never meet. The first run with a new set of
-migrations leaves its migrated, empty cluster in `tests/.cache`; later runs copy it instead of
-migrating for ten seconds.
+Each run has its own folder, so runs at the same time never meet.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import MutableMapping
-from importlib.metadata import distributions
 from pathlib import Path
 
 import redis
 
 from portal import stores
 from portal.stores.embedded import Store, start_postgres, start_valkey
+from tests.rig.seeding import seed
 
-ROOT = Path(__file__).resolve().parents[2]
-CACHE = ROOT / "tests" / ".cache"
 PREFIX = "fairway-test-"
-KEPT_CLUSTERS = 3
-
-
-def fingerprint() -> str:
-    """Return a text that changes with every migration, ours or a library's."""
-    digest = hashlib.sha256()
-    for path in sorted(ROOT.glob("*/migrations/*.py")):
-        digest.update(path.read_bytes())
-    for name in sorted(f"{d.name}={d.version}" for d in distributions()):
-        digest.update(name.encode())
-    return digest.hexdigest()[:16]
 
 
 def sweep(folder: Path) -> None:
@@ -70,10 +54,8 @@ class SessionStores:
     def database(self) -> str:
         """Return the address of PostgreSQL, started if need be."""
         if "DATABASE_URL" not in self._running:
-            ready = self._cached()
-            if ready.exists():
-                shutil.copytree(ready, self._folder / "pg")
-                self.has_migrated_database = True
+            seed(self._folder)
+            self.has_migrated_database = True
             self._running["DATABASE_URL"] = start_postgres(self._folder, durable=False)
         return self._addresses["DATABASE_URL"]
 
@@ -88,24 +70,6 @@ class SessionStores:
         with redis.Redis.from_url(self.redis()) as link:
             link.flushdb()
 
-    def remember(self) -> None:
-        """Keep the migrated cluster for later runs; nobody may be connected to it."""
-        server = self._running.get("DATABASE_URL")
-        if server is None:
-            return
-        server.stop()
-        CACHE.mkdir(exist_ok=True)
-        unfinished = CACHE / f"unfinished-{os.getpid()}"
-        shutil.copytree(self._folder / "pg", unfinished)
-        self._running["DATABASE_URL"] = start_postgres(self._folder, durable=False)
-        try:
-            unfinished.rename(self._cached())
-        except OSError:  # another run was first
-            shutil.rmtree(unfinished)
-        clusters = sorted(CACHE.glob("migrated-*"), key=lambda path: path.stat().st_mtime)
-        for old in clusters[:-KEPT_CLUSTERS]:
-            shutil.rmtree(old, ignore_errors=True)
-
     def stop(self) -> None:
         """Stop what was started and leave no folder behind."""
         for store in self._running.values():
@@ -114,6 +78,3 @@ class SessionStores:
         self._running.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
         shutil.rmtree(stores.run_dir(self._folder), ignore_errors=True)
-
-    def _cached(self) -> Path:
-        return CACHE / f"migrated-{fingerprint()}"

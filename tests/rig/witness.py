@@ -16,7 +16,7 @@ from typing import Any
 from portal.processes import die_with_parent
 from tests.rig.engine_script import Script
 from tests.rig.network import free_port
-from tests.rig.stores import ROOT
+from tests.rig.seeding import ROOT
 from tests.rig.waiting import wait_until
 
 # An engine hears of a hang-up a moment after it happened; so long it does not count.
