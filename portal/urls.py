@@ -29,6 +29,7 @@ urlpatterns = [
     path("favicon.ico", RedirectView.as_view(url="/static/portal/favicon.svg")),
     path("v1/", include("portal.files.urls")),
     path("v1/", include("portal.batches.urls")),
+    path("batches/", include("portal.batches.pages_urls")),
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.urls")),
 ]

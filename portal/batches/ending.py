@@ -69,6 +69,7 @@ def _end_as_poison(item_pk: int, job_pk: int, custom_id: str) -> None:
     message = f"The process that ran this line died {MOST_FAILURES} times; it is not tried again."
     BatchItem.objects.filter(pk=item_pk).update(
         state=ItemState.FAILED,
+        problem=message,
         finished_at=timezone.now(),
         lease_owner="",
         lease_end=None,
@@ -278,6 +279,10 @@ def overdue(job: BatchJob, now: dt.datetime) -> bool:
     return job.state in UNSENT and begun is not None and (now - begun).total_seconds() > GRACE_S
 
 
-def stalled_after() -> dt.timedelta:
-    """Return after how long without a finished line a job is called stalled."""
-    return dt.timedelta(seconds=settings.BATCH_STALLED_AFTER_S)
+def silent_since(job: BatchJob) -> dt.datetime | None:
+    """Return since when no line of a sending job has ended, once that is too long."""
+    if job.state not in SENDING:
+        return None
+    since = job.last_line_at or job.created_at
+    silence = dt.timedelta(seconds=settings.BATCH_STALLED_AFTER_S)
+    return since if timezone.now() - since > silence else None

@@ -151,6 +151,7 @@ class BatchItem(models.Model):
     not_before = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     status_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    problem = models.CharField(max_length=300, blank=True, help_text="Why it failed, for people.")
 
     class Meta:
         db_table = "batch_item"

@@ -26,9 +26,10 @@ from quotas.models import ApiKey
 # One statement for all lines: those that begin alike get neighbouring places in the order.
 COPY_LINES = """
 INSERT INTO batch_item
-  (job_id, line_no, run_order, custom_id, "offset", length, state, attempt, failures, lease_owner)
+  (job_id, line_no, run_order, custom_id, "offset", length, state, attempt, failures,
+   lease_owner, problem)
 SELECT %s, line_no, row_number() OVER (ORDER BY first_alike, line_no), custom_id, "offset",
-       length, 'queued', 0, 0, ''
+       length, 'queued', 0, 0, '', ''
 FROM (SELECT *, min(line_no) OVER (PARTITION BY prefix) AS first_alike
       FROM file_line WHERE file_id = %s) AS lines
 """

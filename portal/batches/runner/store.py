@@ -53,12 +53,12 @@ RETURNING id, attempt, failures, custom_id, "offset", length, line_no
 """
 FINISH = """
 WITH answers AS (
-  SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::int[], %s::bytea[],
+  SELECT * FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::int[], %s::text[], %s::bytea[],
                        %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
-  AS a(id, attempt, state, status, line, prompt, cached, completion, reasoning)),
+  AS a(id, attempt, state, status, problem, line, prompt, cached, completion, reasoning)),
 ended AS (
   UPDATE batch_item AS item SET state = a.state, status_code = NULLIF(a.status, 0),
-         finished_at = now(), lease_owner = '', lease_end = NULL
+         problem = a.problem, finished_at = now(), lease_owner = '', lease_end = NULL
   FROM answers AS a
   WHERE item.id = a.id AND item.attempt = a.attempt AND item.state = 'running'
   RETURNING item.id, item.job_id, a.state, a.line, a.prompt, a.cached, a.completion, a.reasoning),
@@ -194,6 +194,7 @@ def finish(ended: Sequence[Ended]) -> list[int]:
             e.claimed.attempt,
             (ItemState.DONE if e.verdict.kind is Kind.DONE else ItemState.FAILED).value,
             e.verdict.status,
+            _problem(e.verdict),
             output_line(e.claimed.custom_id, e.verdict),
             e.verdict.tokens.prompt,
             e.verdict.tokens.cached,
@@ -208,6 +209,14 @@ def finish(ended: Sequence[Ended]) -> list[int]:
         ready = [pk for pk in complete if move(pk, JobState.FINALIZING)]
     failpoint("line_committed")
     return ready
+
+
+def _problem(verdict: Verdict) -> str:
+    """Return in one line why a line failed; PostgreSQL's text takes no NUL."""
+    if verdict.kind is Kind.DONE:
+        return ""
+    text = verdict.message or verdict.code or f"answered with status {verdict.status}"
+    return text.replace("\x00", "")[:300]
 
 
 def give_back(claimed: Claimed, *, charge: int = 0, after_s: float = 0.0) -> None:
