@@ -36,9 +36,7 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def module_stage(
-    redis_server: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
+def module_stage(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Run a gateway in front of a witness engine."""
     folder = tmp_path_factory.mktemp("wire")
     witness = Witness(folder, Script(slots=8)).start()

@@ -22,7 +22,7 @@ from quotas.snapshots.credentials import Credential, sign
 from quotas.snapshots.directory import Fleet, KeySnapshot, Limits, PoolSnapshot, ReplicaSnapshot
 from quotas.snapshots.usage import STREAM, UsageRecord, record_from_json
 from tests.rig.network import free_port
-from tests.rig.stores import ROOT
+from tests.rig.seeding import ROOT
 from tests.rig.waiting import wait_until
 
 SECRET_KEY = "a secret key for the wire tests, long enough"
@@ -76,9 +76,7 @@ class Books:
             self.pools += (PoolSnapshot(pool),)
         self.publish()
 
-    def key(
-        self, name: str = "alice", service_class: str = "interactive", **changes: Any
-    ) -> str:
+    def key(self, name: str = "alice", service_class: str = "interactive", **changes: Any) -> str:
         """Make a key and return its secret; `in_flight` and the like set its limits."""
         secret = keyformat.generate(service_class)
         of_key = {

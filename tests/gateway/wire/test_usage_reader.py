@@ -1,0 +1,156 @@
+"""Usage, finish reason and errors are read from every engine's answers, whatever the cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.core.fields import Kind
+from gateway.core.usage_reader import HOLD_BACK, PlainReader, StreamReader, Usage
+
+
+def sse(*chunks: dict[str, Any] | str) -> bytes:
+    """Write chunks as a stream."""
+    return b"".join(
+        b"data: " + (c if isinstance(c, str) else json.dumps(c)).encode() + b"\n\n" for c in chunks
+    )
+
+
+def said(text: str, reason: str | None = None, **rest: Any) -> dict[str, Any]:
+    """Return a chat chunk."""
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}], **rest}
+
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 5}}
+CHAT = sse(
+    said(""), said("hé"), said("llo"), said("", "stop"), {"choices": [], "usage": USAGE}, "[DONE]"
+)
+
+
+def read(stream: bytes, cut: int, **options: Any) -> tuple[bytes, Usage]:
+    """Return what the client gets and what was read, for one cut."""
+    reader = StreamReader(options.pop("kind", Kind.CHAT), **{"drop_usage": False, **options})
+    out = reader.feed(stream[:cut]) + reader.feed(stream[cut:]) + reader.close()
+    return out, reader.usage
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_usage_survives_any_cut(drop: bool) -> None:
+    """The counts come out the same wherever the network splits the stream, and so do the bytes."""
+    expected = CHAT if not drop else CHAT.replace(sse({"choices": [], "usage": USAGE}), b"")
+
+    for cut in range(len(CHAT) + 1):
+        out, usage = read(CHAT, cut, drop_usage=drop)
+        assert out == expected
+        assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (7, 5, 3)
+        assert (usage.finish_reason, usage.content_events, usage.whole) == ("stop", 2, True)
+
+
+def test_a_usage_chunk_with_a_choice_stays() -> None:
+    """llama.cpp puts the usage of /v1/completions beside a choice: that chunk is content."""
+    stream = sse({"choices": [{"text": "", "finish_reason": "length"}], "usage": USAGE}, "[DONE]")
+
+    out, usage = read(stream, 9, drop_usage=True, kind=Kind.COMPLETIONS)
+
+    assert out == stream
+    assert (usage.completion_tokens, usage.finish_reason) == (3, "length")
+
+
+def test_a_long_event_is_passed_on_while_it_comes() -> None:
+    """An event too long to be the usage chunk is not held back until its end."""
+    stream = sse(said("x" * 100_000))
+    reader = StreamReader(Kind.CHAT, drop_usage=True)
+
+    first = reader.feed(stream[: HOLD_BACK + 10])
+    rest = reader.feed(stream[HOLD_BACK + 10 :]) + reader.close()
+
+    assert len(first) == HOLD_BACK + 10
+    assert first + rest == stream
+    assert reader.usage.content_events == 1
+
+
+@pytest.mark.parametrize(
+    ("details", "cached"), [({"cached_tokens": 900}, 900), (None, None), ({}, None)]
+)
+def test_unknown_cached_tokens_are_not_zero(details: Any, cached: int | None) -> None:
+    """An engine that does not tell its cached tokens leaves them unknown."""
+    usage = Usage()
+
+    usage.take({"prompt_tokens": 1000, "completion_tokens": 1, "prompt_tokens_details": details})
+
+    assert usage.cached_tokens == cached
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        sse(said("a"), {"error": {"message": "boom", "code": 500}}, "[DONE]"),
+        sse(said("a"), "[DONE]"),
+        sse(said("a")),
+    ],
+)
+def test_done_does_not_make_a_stream_whole(broken: bytes) -> None:
+    """A stream without a finish reason, or with an error event, is not whole."""
+    out, usage = read(broken, 20)
+
+    assert out == broken
+    assert not usage.whole
+
+
+def test_messages_count_cached_tokens_in() -> None:
+    """/v1/messages leaves cached tokens out of input_tokens; our prompt count includes them."""
+    stream = sse(
+        {"type": "message_start", "message": {"usage": {
+            "input_tokens": 1, "cache_read_input_tokens": 33, "output_tokens": 0}}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hi"}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage":
+            {"output_tokens": 5}},
+        {"type": "message_stop"},
+    )  # fmt: skip
+
+    _, usage = read(stream, 50, kind=Kind.MESSAGES)
+
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (34, 33, 5)
+    assert usage.whole
+
+
+def test_responses_end_with_their_last_event() -> None:
+    """/v1/responses tells usage and its end in response.completed."""
+    stream = sse(
+        {"type": "response.output_text.delta", "delta": "hi"},
+        {"type": "response.completed", "response": {"status": "completed", "usage": {
+            "input_tokens": 31, "output_tokens": 5, "input_tokens_details": {"cached_tokens": 24},
+            "output_tokens_details": {"reasoning_tokens": 2}}}},
+    )  # fmt: skip
+
+    _, usage = read(stream, 30, kind=Kind.RESPONSES)
+
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (31, 24, 5)
+    assert (usage.reasoning_tokens, usage.whole) == (2, True)
+
+
+def test_garbage_is_passed_on_and_read_past() -> None:
+    """An event that is not JSON, not an object or not UTF-8 changes nothing for the others."""
+    stream = b'data: {"choices":[\n\ndata: [1]\n\ndata: \xff\xfe\n\n' + CHAT
+
+    out, usage = read(stream, 13)
+
+    assert out == stream
+    assert usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_plain_usage_is_found_in_answers_of_any_size(size: int) -> None:
+    """Embeddings of many megabytes are not kept in memory, and their usage is still read."""
+    body = json.dumps(
+        {"data": [{"embedding": [0.125] * size}], "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+    ).encode()
+    reader = PlainReader()
+
+    for start in range(0, len(body), 65_536):
+        reader.feed(body[start : start + 65_536])
+    reader.close()
+
+    assert reader.usage.prompt_tokens == 9
