@@ -7,6 +7,7 @@ import dataclasses
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -94,11 +95,14 @@ async def test_a_real_llamacpp_is_found_with_its_slots_and_counters(llama: Llama
         assert (engine.engine_running, engine.engine_waiting) == (0, 0)
 
 
-async def test_a_restarted_llamacpp_is_a_new_incarnation_with_its_new_slots() -> None:
+async def test_a_restarted_llamacpp_is_a_new_incarnation_with_its_new_slots(
+    tmp_path: Path,
+) -> None:
     """
     After a restart slots are read anew, rates are never negative, the incarnation is another.
     """
-    server = LlamaServer(slots=4).start()
+    server = LlamaServer(tmp_path, slots=4)
+    server.start()
     try:
         async with watching(snapshot(server.url, kind="llamacpp")) as (fleet, ledger):
             await until(lambda: ledger.heard.get("r1", {}).get("slots") == 4)
