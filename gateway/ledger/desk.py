@@ -313,19 +313,20 @@ class Desk:
     # Timeouts
 
     def overdue(self) -> list[Entry]:
-        """Return the queued tickets whose time is up, in the order in which it was up."""
+        """Return the queued tickets whose time is up, then those no replica will ever take."""
         state = self.state
-        late: list[tuple[int, int, Entry]] = []
-        for entry in state.entries.values():
-            if entry.replica_id:
-                continue
-            end = entry.deadline_ms
-            down = state.down_since_ms.get(entry.ticket.pool)
-            if down is not None:
-                end = min(end, max(down, entry.arrived_ms) + state.rules.no_replica_ms)
-            if state.now_ms >= end:
-                late.append((end, entry.seq, entry))
-        return [entry for _, _, entry in sorted(late, key=lambda item: item[:2])]
+        queued = [e for e in state.entries.values() if not e.replica_id]
+        late = [e for e in queued if e.deadline_ms <= state.now_ms]
+        late.sort(key=lambda e: (e.deadline_ms, e.seq))
+        hopeless = [e for e in queued if e.deadline_ms > state.now_ms and self._is_hopeless(e)]
+        hopeless.sort(key=lambda e: (e.ticket.pool, e.arrived_ms, e.seq))
+        return late + hopeless
+
+    def _is_hopeless(self, entry: Entry) -> bool:
+        down_ms = self.state.down_since_ms.get(entry.ticket.pool)
+        if down_ms is None:
+            return False
+        return self.state.now_ms - max(down_ms, entry.arrived_ms) >= self.state.rules.no_replica_ms
 
     def evict(self, entry: Entry) -> None:
         """Put a ticket out whose time is up; its place is kept."""

@@ -39,16 +39,18 @@ class Dispatcher:
 
     def run(self) -> None:
         """Start tickets in every pool until nothing more may start."""
+        if not self.state.flows:
+            return
         for pool in sorted(self.state.pools):
             while self._start_one(pool):
                 pass
 
     def _start_one(self, pool: str) -> bool:
         state = self.state
+        if not any(r.accepts and r.has_slots(1) for r in state.replicas_of(pool)):
+            return False
         interactive, batch = self._heads(pool, INTERACTIVE), self._heads(pool, BATCH)
         if not interactive and not batch:
-            return False
-        if not any(r.accepts and r.has_slots(1) for r in state.replicas_of(pool)):
             return False
         reserved = Reservations()
         aside: list[Entry] = []

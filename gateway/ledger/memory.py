@@ -78,9 +78,14 @@ class MemoryStore:
         """Apply one call of a gateway and return its results, those from its inbox first."""
         self._pass_time(elapsed_ms)
         gateway = self.gateways.get(call.gateway) or Gateway(self.state.now_ms)
-        expected = gateway.sequence == call.previous and not gateway.must_adopt
-        if not (expected or call.adopts):
-            return op.Reply(gateway.sequence, self.state.now_ms, self.is_open, must_adopt=True)
+        if not self._is_expected(gateway, call):
+            return op.Reply(
+                call.sequence,
+                self.state.now_ms,
+                self.is_open,
+                must_adopt=True,
+                stands_at=gateway.sequence,
+            )
         self.gateways[call.gateway] = gateway
         gateway.heard_ms, gateway.sequence = self.state.now_ms, call.sequence
         if call.adopts:
@@ -96,6 +101,13 @@ class MemoryStore:
             self._apply(operation)
             self._dispatch()
         return op.Reply(call.sequence, self.state.now_ms, self.is_open, tuple(self._answers))
+
+    @staticmethod
+    def _is_expected(gateway: Gateway, call: op.Call) -> bool:
+        """Tell whether the call follows the last one; an adoption may come at any time, once."""
+        if call.adopts:
+            return gateway.sequence != call.sequence
+        return gateway.sequence == call.previous and not gateway.must_adopt
 
     def _apply(self, operation: op.Operation) -> None:  # noqa: C901  (a flat table of verbs)
         desk, registry = self.desk, self.registry
@@ -128,7 +140,7 @@ class MemoryStore:
                 desk.adopt_lease(operation)
             case op.Wait():
                 desk.adopt_queued(operation)
-            case op.Beat():
+            case op.Beat() | op.Look():
                 pass
 
     def _dispatch(self) -> None:
@@ -227,7 +239,7 @@ class MemoryStore:
         gateway = self.gateways.pop(name)
         for entry in self._entries_of(name):
             if entry.ticket.interrupted:
-                self._append_usage(entry.ticket.interrupted)
+                self._append_usage(on_replica(entry.ticket.interrupted, entry.replica_id))
             self._drop(entry, keeps_charge=entry.is_accepted)
         for record in filter(None, gateway.set_aside):
             self._append_usage(record)
@@ -249,6 +261,11 @@ class MemoryStore:
     def _entries_of(self, name: str) -> list[Entry]:
         mine = [e for e in self.state.entries.values() if e.gateway == name]
         return sorted(mine, key=lambda e: e.seq)
+
+
+def on_replica(record: bytes, replica_id: str) -> bytes:
+    """Write where it ran into the usage record prepared when the ticket came."""
+    return record.replace(b'"replica_id":""', b'"replica_id":"' + replica_id.encode() + b'"', 1)
 
 
 class MemoryLedger(LedgerShell):

@@ -126,6 +126,11 @@ class Wait:
     ageing_since_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask for everything the ledger holds, as it stands at this point of the call."""
+
+
 Operation = (
     Enqueue
     | Cancel
@@ -142,6 +147,7 @@ Operation = (
     | Advance
     | Hold
     | Wait
+    | Look
 )
 
 
@@ -189,7 +195,16 @@ class Recorded:
     stream_id: str
 
 
-Result = Started | Queued | Turned | Recorded
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One field of one table of the ledger, answering `Look`."""
+
+    table: str
+    field: str
+    value: bytes
+
+
+Result = Started | Queued | Turned | Recorded | Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +220,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a call did; `must_adopt` means it did nothing, and the ledger stands at `sequence`."""
+    """What a call did. `must_adopt` means it did nothing, the ledger standing at `stands_at`."""
 
-    sequence: int
+    sequence: int  # of the call it answers
     now_ms: int
     open: bool
     results: tuple[Result, ...] = ()
     must_adopt: bool = False
+    stands_at: int = 0

@@ -158,7 +158,7 @@ class LedgerShell(ABC):
                     record = self._records.pop(ticket_id, b"")
                     if self._recorded is not None:
                         self._recorded(record, stream_id)
-                case op.Queued():
+                case op.Queued() | op.Row():
                     pass
 
     def _granted(self, started: op.Started) -> None:

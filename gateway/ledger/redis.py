@@ -1,0 +1,292 @@
+"""The ledger any number of gateway processes share: everything that limits or orders is in Redis.
+
+One connection, one call under way; what arrives meanwhile goes into the next (batch.py). The
+script (step.lua) decides; this shell keeps time, connections and futures. While Redis is away
+nothing starts and nothing is forgotten: releases are kept and told when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import hiredis
+
+from gateway.core.types import Grant, LedgerView, Outcome, Ticket
+from gateway.ledger import forecast, lines, recount, snapshot, wire
+from gateway.ledger import operations as op
+from gateway.ledger.batch import Batch
+from gateway.ledger.interface import Refused
+from gateway.ledger.shell import HEARTBEAT_S, TICK_S, LedgerShell, Recorded
+
+log = logging.getLogger(__name__)
+
+PREFIX = "{l}:"
+SCRIPT = (Path(__file__).parent / "step.lua").read_bytes()
+SCRIPT_SHA = hashlib.sha1(SCRIPT).hexdigest()  # noqa: S324  (Redis names scripts by SHA-1)
+
+#: How long Redis may be away before new and waiting tickets are told so.
+PATIENCE_S = 1.0
+WAITING_PATIENCE_S = 5.0
+RETRY_AFTER_MS = 5_000
+RECONNECT_S = 0.05
+#: Errors of a server that will answer soon.
+TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "READONLY", "CLUSTERDOWN")
+#: A picture of the ledger is at most this old when shown.
+VIEW_AGE_S = 0.5
+VIEW_TIMEOUT_S = 2.0
+
+
+class RedisLedger(LedgerShell):
+    """The `Ledger` of one process among many."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        alone: bool = False,
+        test_switch: bool = False,
+        frozen: bool = False,
+        start_ms: int = 0,
+        prefix: str = PREFIX,
+        recorded: Recorded | None = None,
+    ) -> None:
+        super().__init__(recorded)
+        self.name = secrets.token_hex(4)
+        self.batch = Batch(self.name)
+        self.batch.known_ms = start_ms
+        self._url, self._prefix = url, prefix
+        self._flags = ("1" if alone else "") + ("t" if test_switch else "")
+        self._flags += "f" if frozen else ""
+        self._run_id = ""
+        self._connection: wire.Connection | None = None
+        self._listener: wire.Connection | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._connected = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._away_since: float | None = None
+        self._is_pump_due = False
+        self._is_closing = False
+        self._rows: list[op.Row] = []
+        self._looking: asyncio.Future[list[op.Row]] | None = None
+        self._view: tuple[float, LedgerView] | None = None
+        #: Differences between counts and recount last time; exported as `ledger_mismatch`.
+        self.mismatches: list[str] = []
+        self.script_errors = 0
+
+    # Life
+
+    async def start(self) -> None:
+        """Begin to keep the connection; calls made before it stands are kept."""
+        self._away_since = asyncio.get_running_loop().time()
+        self._tasks = [
+            asyncio.create_task(self._keep_connected(), name="ledger connection"),
+            asyncio.create_task(self._tick(), name="ledger tick"),
+            asyncio.create_task(self._listen(), name="ledger pokes"),
+        ]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._connected.wait()
+
+    async def close(self) -> None:
+        """Turn away what waits, tell the last releases, and leave."""
+        for ticket_id in list(self._futures):
+            self.cancel(ticket_id, Outcome.EVICTED_SHUTTING_DOWN)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._quiet()
+        self._is_closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in (self._connection, self._listener):
+            if connection is not None:
+                connection.close()
+
+    async def _quiet(self) -> None:
+        """Wait until the ledger has confirmed all that was told."""
+        while self._connection:
+            if not (self.batch.has_pending or self.batch.is_waiting):
+                return
+            await asyncio.sleep(0.01)
+
+    async def _keep_connected(self) -> None:
+        while True:
+            try:
+                self._lost = asyncio.Event()
+                connection = await wire.connect(self._url, self._lost.set)
+                self._run_id = _run_id(await connection.ask("INFO", "server"))
+                await connection.ask("SCRIPT", "LOAD", SCRIPT)
+            except (OSError, hiredis.HiredisError) as error:
+                log.debug("the ledger's store is away: %s", error)
+                await asyncio.sleep(RECONNECT_S)
+                continue
+            self._connection, self._away_since = connection, None
+            self._connected.set()
+            self._resend()
+            await self._lost.wait()
+            self._connection = None
+            self._connected.clear()
+            self._away_since = asyncio.get_running_loop().time()
+
+    async def _listen(self) -> None:
+        """Hear that others' calls did something for us: only a hint, the tick would find it."""
+        while True:
+            try:
+                lost = asyncio.Event()
+                self._listener = await wire.connect(self._url, lost.set)
+                await self._listener.ask("SUBSCRIBE", f"{self._prefix}poke:{self.name}")
+                self._listener.on_push = lambda _: self._beat()
+                await lost.wait()
+            except (OSError, hiredis.HiredisError):
+                pass
+            await asyncio.sleep(RECONNECT_S)
+
+    async def _tick(self) -> None:
+        """Beat while anything waits here, and each second anyway."""
+        loop, beaten = asyncio.get_running_loop(), 0.0
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._away_since is not None and (
+                loop.time() - self._away_since > WAITING_PATIENCE_S
+            ):
+                self._turn_all_away()
+            if self.batch.has_queued or loop.time() - beaten >= HEARTBEAT_S - TICK_S / 2:
+                beaten = loop.time()
+                self._beat()
+
+    def _turn_all_away(self) -> None:
+        for ticket_id, future in list(self._futures.items()):
+            del self._futures[ticket_id]
+            if not future.done():
+                self._refuse(future, _unavailable())
+            self._send(op.Cancel(ticket_id, Outcome.EVICTED_NO_REPLICA))
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    # Tickets
+
+    def admit(self, ticket: Ticket) -> asyncio.Future[Grant]:
+        """Queue the ticket; while Redis is away it is refused, for nobody can say who is next."""
+        loop = asyncio.get_running_loop()
+        if self._away_since is not None and loop.time() - self._away_since > PATIENCE_S:
+            future: asyncio.Future[Grant] = loop.create_future()
+            self._refuse(future, _unavailable())
+            return future
+        return super().admit(ticket)
+
+    # Calls
+
+    def _send(self, *operations: op.Operation) -> None:
+        for operation in operations:
+            self.batch.add(operation)
+        if not self._is_pump_due and not self.batch.is_waiting:
+            # At the end of this turn of the loop, so that what happens together goes together.
+            self._is_pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_due = False
+        if self.batch.has_pending:
+            self._beat()
+
+    def _beat(self) -> None:
+        """Send what is pending, or nothing but a sign of life."""
+        if self._connection is None:
+            return
+        call = self.batch.next_call()
+        if call is not None:
+            self._write(call)
+
+    def _resend(self) -> None:
+        call = self.batch.again()
+        if call is not None:
+            self._write(call)
+        else:
+            self._beat()
+
+    def _write(self, call: op.Call) -> None:
+        if self._connection is None:
+            return
+        arguments: list[str | bytes] = [
+            "EVALSHA", SCRIPT_SHA, "1", self._prefix, call.gateway, str(call.previous),
+            str(call.sequence), self._flags + ("a" if call.adopts else ""), self._run_id,
+            str(self.batch.known_ms),
+        ]  # fmt: skip
+        for operation in call.operations:
+            for verb, name, rest in lines.encode(operation):
+                arguments += (verb, name, rest)
+        self._connection.send(self._answered, *arguments)
+
+    def _answered(self, answer: Any) -> None:
+        if isinstance(answer, bytes):
+            results = self.batch.answer(lines.decode(answer))
+            call = self.batch.again()
+            if call is not None:
+                self._write(call)  # an adoption
+            elif self.batch.has_pending:
+                self._beat()  # before anybody is woken: the round trip overlaps the wake-ups
+            self._take(results)
+        elif isinstance(answer, ConnectionError):
+            pass  # the call is sent again when the connection stands
+        else:
+            self._failed(str(answer))
+
+    def _failed(self, error: str) -> None:
+        """Try again what a server not ready refused; adopt after an error in the script."""
+        loop = asyncio.get_running_loop()
+        if error.startswith("NOSCRIPT") and self._connection is not None:
+            self._connection.send(lambda _: self._resend(), "SCRIPT", "LOAD", SCRIPT)
+            return
+        if not error.startswith(TRANSIENT):
+            self.script_errors += 1
+            log.error("the ledger's script failed: %s", error)
+            self.batch.give_up()
+        loop.call_later(TICK_S, self._resend)
+
+    def _take(self, results: Any) -> None:
+        rows = [r for r in results if isinstance(r, op.Row)]
+        if rows and self._looking is not None and not self._looking.done():
+            self._looking.set_result(rows)
+        super()._take(r for r in results if not isinstance(r, op.Row))
+
+    # Looking
+
+    async def view(self) -> LedgerView:
+        """Return the whole picture; also recounts everything the ledger counts."""
+        loop = asyncio.get_running_loop()
+        if self._view is not None and loop.time() - self._view[0] < VIEW_AGE_S:
+            return self._view[1]
+        if self._looking is None or self._looking.done():
+            self._looking = loop.create_future()
+            self._send(op.Look())
+        try:
+            async with asyncio.timeout(VIEW_TIMEOUT_S):
+                rows = await asyncio.shield(self._looking)
+        except TimeoutError:
+            raise _unavailable() from None
+        state = snapshot.state_of(rows)
+        self.mismatches = [*recount.mismatches(state), *snapshot.wrong_heads(state, rows)]
+        if self.mismatches:
+            log.error("the ledger does not add up: %s", self.mismatches)
+        view = forecast.view(state, {}, is_open=self.batch.is_open)
+        self._view = (loop.time(), view)
+        return view
+
+
+def _run_id(info: bytes) -> str:
+    for line in info.decode().splitlines():
+        if line.startswith("run_id:"):
+            return line.removeprefix("run_id:").strip()
+    return "unknown"
+
+
+def _unavailable() -> Refused:
+    return Refused("scheduler_unavailable", retry_after_ms=RETRY_AFTER_MS)
