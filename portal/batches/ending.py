@@ -199,7 +199,7 @@ def result_lines(job: BatchJob, states: list[ItemState]) -> Iterator[bytes]:
         .values_list("custom_id", "state", "result__line")
     )
     for custom_id, state, line in rows.iterator(chunk_size=200):
-        yield bytes(line) if line is not None else _unrun(job, custom_id, state)
+        yield bytes(line) if line else _unrun(job, custom_id, state)
 
 
 def _unrun(job: BatchJob, custom_id: str, state: str) -> bytes:

@@ -24,7 +24,7 @@ def usable_keys(owner: User) -> QuerySet[ApiKey]:
     )
 
 
-class KeyChoice(forms.ModelChoiceField):
+class KeyChoice(forms.ModelChoiceField[ApiKey]):
     """A choice of own keys, named as their owner knows them."""
 
     def label_from_instance(self, obj: Any) -> str:

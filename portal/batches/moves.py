@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.db.models import Model
 from django.utils import timezone
 
@@ -9,7 +11,7 @@ from portal.batches.models import BatchJob
 from portal.batches.states import STAMPS, JobState, came_from
 
 
-def move(job_pk: int, state: JobState, **also: Model | str | list[object] | None) -> bool:
+def move(job_pk: int, state: JobState, **also: Model | str | Sequence[object] | None) -> bool:
     """Move the job to `state` from any state the table allows; False: another was first."""
     changes: dict[str, object] = {"state": state, **also}
     if column := STAMPS.get(state):

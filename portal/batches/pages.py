@@ -108,7 +108,7 @@ def upload(request: HttpRequest) -> HttpResponse:
     except ApiError as error:
         form.add_error("file", str(error))
         return _page(request, form, status=error.status)
-    address = redirect("batch-report", row.public_id).url  # type: ignore[attr-defined]
+    address = redirect("batch-report", row.public_id).url
     return redirect(f"{address}?key={key.public_id}&window={form.cleaned_data['window']}")
 
 

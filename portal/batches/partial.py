@@ -37,7 +37,9 @@ async def _lines(job_pk: int, states: list[ItemState]) -> AsyncIterator[bytes]:
         yield b"".join(bytes(line) + b"\n" for _, line in piece)
 
 
-def _piece(job_pk: int, states: list[ItemState], after: int) -> list[tuple[int, memoryview]]:
+def _piece(
+    job_pk: int, states: list[ItemState], after: int
+) -> list[tuple[int, bytes | memoryview]]:
     """Return the next lines; short queries, so that a slow reader holds nothing open."""
     rows = BatchItem.objects.filter(
         job=job_pk, state__in=states, line_no__gt=after, result__isnull=False

@@ -34,6 +34,6 @@ class StraightToShelf(FileUploadHandler):
         """Take the next bytes; None tells Django that nobody else needs them."""
         self.receipt.feed(raw_data)
 
-    def file_complete(self, file_size: int) -> UploadedFile:
+    def file_complete(self, file_size: int) -> UploadedFile[Any]:
         """Return a stand-in, so that the form knows of the part."""
         return UploadedFile(name=self.filename, size=file_size)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
 from urllib.parse import quote
 
 from django.db.models import QuerySet
-from django.http import StreamingHttpResponse
+from django.http import QueryDict, StreamingHttpResponse
 from django.utils import timezone
 from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
@@ -56,7 +57,7 @@ class Files(OpenAIView):
         with services.Receipt() as receipt:
             handler = StraightToShelf(receipt)
             request._request.upload_handlers = [handler]
-            fields = request.data
+            fields = cast("QueryDict", request.data)
             if handler.filename is None:
                 raise BadRequest("No file in the form field `file`.", param="file")
             if fields.get("purpose") != "batch":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rest_framework.negotiation import BaseContentNegotiation
@@ -21,16 +21,18 @@ from quotas.models import ApiKey, User
 class AnswersInJson(BaseContentNegotiation):
     """Ignores `Accept`: the client asks for file content with application/binary."""
 
-    def select_parser(self, request: Request, parsers: Sequence[Any]) -> Any:
+    def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
         """Take the parser of the content type, or the first one."""
         kind = request.content_type.split(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == kind), parsers[0])
+        known = list(parsers)
+        return next((parser for parser in known if parser.media_type == kind), known[0])
 
     def select_renderer(
-        self, request: Request, renderers: Sequence[Any], format_suffix: str | None = None
+        self, request: Request, renderers: Iterable[Any], format_suffix: str | None = None
     ) -> tuple[BaseRenderer, str]:
         """Take the first renderer, whatever was asked for."""
-        return renderers[0], renderers[0].media_type
+        first = next(iter(renderers))
+        return first, first.media_type
 
 
 class OpenAIView(APIView):

@@ -98,9 +98,7 @@ def test_cancel_from_the_page(browser: Client, api: ApiClient) -> None:
     "path",
     ["", "progress/", "cancel/", "again/", "key/", "output.jsonl", "errors.jsonl", "input.jsonl"],
 )
-def test_another_persons_batch_has_no_page(
-    api: ApiClient, charlie: User, path: str
-) -> None:
+def test_another_persons_batch_has_no_page(api: ApiClient, charlie: User, path: str) -> None:
     """Every page of a batch is 404 to others, and a sign-in to nobody."""
     batch_id = api.submit(lines(1))
     stranger = Client()

@@ -182,7 +182,10 @@ def claim(runner: str, work: Work, most: int) -> list[Claimed]:
         if rows:
             move(work.job_pk, JobState.IN_PROGRESS)
     failpoint("line_claimed")
-    return [Claimed(*row, work=work) for row in rows]
+    return [
+        Claimed(pk, attempt, failures, custom_id, offset, length, line_no, work)
+        for pk, attempt, failures, custom_id, offset, length, line_no in rows
+    ]
 
 
 def finish(ended: Sequence[Ended]) -> list[int]:
