@@ -24,7 +24,7 @@ def usable_keys(owner: User) -> QuerySet[ApiKey]:
     )
 
 
-class KeyChoice(forms.ModelChoiceField[ApiKey]):
+class KeyChoice(forms.ModelChoiceField):  # type: ignore[type-arg]  # plain at run time
     """A choice of own keys, named as their owner knows them."""
 
     def label_from_instance(self, obj: Any) -> str:
