@@ -24,7 +24,7 @@ import structlog
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
-from quotas import stores
+from quotas import stores, used
 from quotas.models import DirectoryVersion
 from quotas.picture import Picture, take
 from quotas.snapshots.directory import CHANGED, DIRECTORY, KEYS, to_json
@@ -70,6 +70,9 @@ def publish(scope: Scope | None = None, *, now: dt.datetime | None = None) -> in
                 if not seen.generation or seen.version != version - 1:
                     scope = None
                 picture = take(now or timezone.now(), version, scope)
+                if not seen.generation:
+                    # Counters were lost with the directory: theirs must be there before it is.
+                    used.publish(now=now or timezone.now())
                 try:
                     _write(pipe, seen.generation, picture, is_whole=scope is None)
                 except redis.WatchError:

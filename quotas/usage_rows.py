@@ -109,7 +109,7 @@ def _number(value: Any) -> int | None:
 
 
 def _identity(value: str) -> int | None:
-    number = int(value) if value else None
+    number = int(value.partition("/")[0]) if value else None
     if number is not None and not 0 <= number < 2**63:
         raise BrokenRecord(f"no row can have the number {number}")
     return number

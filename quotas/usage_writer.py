@@ -28,8 +28,9 @@ import redis
 import structlog
 from django.db import DataError, connection
 from django.db import Error as DatabaseError
+from django.utils import timezone
 
-from quotas import directory, stores
+from quotas import directory, rejections, stores, used
 from quotas.services import usage
 from quotas.services.usage import Overtaken, Position
 from quotas.snapshots.usage import EPOCH, FIELD, STREAM, WRITTEN
@@ -40,6 +41,7 @@ log = structlog.get_logger(__name__)
 BATCH = 5_000  # records in one transaction; bounds memory and time to commit
 WAIT_MS = 500  # longest sleep on an empty stream
 EACH_S = 1.0  # how often the directory is looked at
+USED_EACH_S = 30.0  # how often the counters of day and month are published
 LONGEST_PAUSE_S = 5.0
 BROKEN = "{l}:usage:broken"  # entries that are no records, the newest thousand
 HEALTH = "fairway:usage:writer"  # what the status page shows of the writer
@@ -69,6 +71,7 @@ class UsageWriter:
         self._redis = stores.connect()
         self._clock = clock
         self._looked_at = float("-inf")
+        self._used_at = float("-inf")
         self._batch = BATCH
 
     def run(self, stop: threading.Event) -> None:
@@ -113,8 +116,17 @@ class UsageWriter:
             return
         if directory.ensure_published():
             log.info("directory_published")
+        rejections.collect(self._redis, now_s=time.time())
+        self._publish_used(now)
         self._redis.hset(HEALTH, mapping={"at": time.time(), "waiting": self._redis.xlen(STREAM)})
         self._looked_at = now
+
+    def _publish_used(self, now: float) -> None:
+        """Tell the gateways the books' counters again; it heals what a loss left uncounted."""
+        if now - self._used_at >= USED_EACH_S:
+            self._used_at = now
+            if used.is_needed():
+                used.publish(now=timezone.now())
 
     def _read(self) -> Reading:
         """Read the entries behind the stored position, or all of them in a new epoch or run."""

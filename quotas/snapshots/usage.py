@@ -5,6 +5,10 @@ In Redis: stream `{l}:usage`, one entry per record with the single field `r` (JS
 `{l}:usage:written`, JSON `[epoch, run id, stream id]`, the writer's published position.
 A gateway keeps each record until that position has passed it and appends it again otherwise;
 (request_id, arrived_at) makes the second copy harmless.
+
+Requests turned away at the door leave no record, only a count: HINCRBY on the hash
+`rejected_minute(minute)` with the field `rejected_field(key_id, code)`, and EXPIRE it by
+`REJECTED_KEPT_S`. The writer puts each minute into the books once it has passed.
 """
 
 from __future__ import annotations
@@ -17,6 +21,18 @@ STREAM = "{l}:usage"
 EPOCH = "{l}:usage:epoch"
 WRITTEN = "{l}:usage:written"
 FIELD = b"r"
+REJECTED = "{l}:rejected:"
+REJECTED_KEPT_S = 7200
+
+
+def rejected_minute(now_s: float) -> str:
+    """Return the hash that counts the rejections of this minute (Unix time)."""
+    return f"{REJECTED}{int(now_s // 60)}"
+
+
+def rejected_field(key_id: str, code: str) -> str:
+    """Return the field of one key and one stable code."""
+    return f"{key_id}|{code}"
 
 
 @dataclass(frozen=True, slots=True)

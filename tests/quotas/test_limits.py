@@ -1,0 +1,158 @@
+"""Setting limits: every limit, at every level, by service and by command."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from quotas import directory
+from quotas.limits import SPECS, LimitSpec, offered
+from quotas.models import ApiKey, LimitRow, User
+from quotas.picture import take
+from quotas.services import limits
+from quotas.services.limits import EVERYONE, Holder
+
+pytestmark = pytest.mark.django_db
+
+LEVELS = ("everyone", "group", "user", "key")
+MATRIX = [(spec, level) for spec in offered() for level in LEVELS]
+
+
+@pytest.fixture
+def key(alice: User, issue: Callable) -> ApiKey:
+    """Return a key of Alice."""
+    return issue(alice).key
+
+
+def holder_of(level: str, key: ApiKey) -> Holder:
+    """Return the holder of that level that concerns the key."""
+    return {
+        "everyone": EVERYONE,
+        "group": Holder(group=key.owner.group),
+        "user": Holder(user=key.owner),
+        "key": Holder(key=key),
+    }[level]
+
+
+def seen_by_gateway(key: ApiKey, spec: LimitSpec, service_class: str, per: str) -> object:
+    """Return what a gateway reads of one limit of the key."""
+    picture = take(timezone.now(), 1, directory.Scope(key_pks=frozenset({key.pk})))
+    found = picture.keys[key.digest].limits(service_class)
+    return found.allowed_models if spec.is_list else getattr(found, per).get(spec.name)
+
+
+@pytest.mark.parametrize(
+    ("spec", "level"), MATRIX, ids=[f"{spec.name}-{level}" for spec, level in MATRIX]
+)
+@pytest.mark.parametrize("service_class", ["interactive", "batch"])
+def test_each_limit_at_each_level_binds_and_is_read_back(
+    spec: LimitSpec, level: str, service_class: str, key: ApiKey
+) -> None:
+    """By the command, for one class only; the gateway and the person read the same."""
+    target = {"group": "astronomy", "user": "alice", "key": key.public_id}.get(level, True)
+    text, value = ("tiny,large", ("large", "tiny")) if spec.is_list else ("7", 7)
+    options = {level: target, "service_class": service_class, spec.name: text, "json": True}
+    out = io.StringIO()
+    # A mutually exclusive, required option must be among the arguments, not only the options.
+    flag = f"--{level}" if level == "everyone" else f"--{level}={target}"
+    options.pop(level)
+    call_command("setlimit", flag, stdout=out, **options)
+
+    told = json.loads(out.getvalue())["limits"][0]
+    per = told["per"]
+    assert (told["level"], told["limit"]) == (level, spec.name)
+    assert seen_by_gateway(key, spec, service_class, per) == value
+    other = "batch" if service_class == "interactive" else "interactive"
+    assert seen_by_gateway(key, spec, other, per) != value
+    shown = next(
+        item
+        for item in limits.effective(key=key, service_class=service_class)
+        if (item.spec.name, item.per) == (spec.name, per)
+    )
+    assert (shown.level, shown.names if spec.is_list else shown.value) == (level, value)
+
+
+def test_a_misspelt_limit_is_refused_and_the_right_ones_are_named(alice: User) -> None:
+    """Neither service nor command takes a name that binds nothing."""
+    with pytest.raises(ValidationError, match="in_flight"):
+        limits.set_limit(holder=Holder(user=alice), service_class="batch", name="inflight", value=1)
+    with pytest.raises(CommandError, match="unrecognized"):
+        call_command("setlimit", "--user=alice", "--inflight=1")
+    assert not LimitRow.objects.exists()
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if not spec.is_enforced])
+def test_what_is_not_enforced_cannot_be_set(spec: LimitSpec, alice: User) -> None:
+    """A limit that would not bind is offered nowhere."""
+    with pytest.raises(ValidationError):
+        limits.set_limit(holder=Holder(user=alice), service_class="batch", name=spec.name, value=1)
+
+
+@pytest.mark.parametrize("value", [-1, 2**53, 1.5, "7", True, None])
+def test_a_wrong_value_is_refused_and_changes_nothing(value: object, alice: User) -> None:
+    """A wrong number never ends as no limit."""
+    holder = Holder(user=alice)
+    limits.set_limit(holder=holder, service_class="batch", name="in_flight", value=3)
+
+    with pytest.raises(ValidationError):
+        limits.set_limit(holder=holder, service_class="batch", name="in_flight", value=value)
+
+    assert LimitRow.objects.get().value == 3
+
+
+def test_a_raise_stands_beside_the_lasting_row(alice: User) -> None:
+    """Both are kept; a second raise replaces the first; clearing takes both."""
+    holder = Holder(user=alice)
+    ends = timezone.now() + dt.timedelta(days=1)
+    common = {"holder": holder, "service_class": "batch", "name": "in_flight"}
+    limits.set_limit(**common, value=3)
+    limits.set_limit(**common, value=8, ends_at=ends)
+    limits.set_limit(**common, value=9, ends_at=ends + dt.timedelta(days=1))
+
+    assert sorted(LimitRow.objects.values_list("value", flat=True)) == [3, 9]
+    assert limits.clear_limit(**common)
+    assert not LimitRow.objects.exists()
+
+
+def test_an_end_in_the_past_is_refused(alice: User) -> None:
+    """A raise that is already over would look set and not bind."""
+    with pytest.raises(ValidationError):
+        limits.set_limit(
+            holder=Holder(user=alice),
+            service_class="batch",
+            name="in_flight",
+            value=8,
+            ends_at=timezone.now(),
+        )
+
+
+def test_an_editor_who_saw_an_older_edition_is_refused(alice: User) -> None:
+    """Two editors never overwrite each other without noticing."""
+    common = {"holder": Holder(user=alice), "service_class": "batch", "name": "in_flight"}
+    first = limits.set_limit(**common, value=3, edition=0)
+    limits.set_limit(**common, value=4, edition=first.edition)
+
+    with pytest.raises(ValidationError, match="meanwhile"):
+        limits.set_limit(**common, value=9, edition=first.edition)
+    with pytest.raises(ValidationError, match="meanwhile"):
+        limits.set_limit(**common, value=9, edition=0)
+
+
+def test_the_person_s_card_is_one_query(
+    key: ApiKey, alice: User, django_assert_num_queries: Callable
+) -> None:
+    """What binds and why costs the same however many rows there are."""
+    for name in ("in_flight", "queued"):
+        limits.set_limit(holder=EVERYONE, service_class="batch", name=name, value=5, per="key")
+        limits.set_limit(holder=Holder(key=key), service_class="batch", name=name, value=4)
+    with django_assert_num_queries(1):
+        found = limits.effective(key=key, service_class="batch")
+
+    assert {item.value for item in found if item.per == "key" and not item.spec.is_list} >= {4}
