@@ -20,6 +20,7 @@ from gateway.core import affinity, fields
 from gateway.core.fields import Kind
 from gateway.core.types import Grant, Outcome, Settlement, Ticket
 from gateway.errors import ClientGone, EngineFailed, EngineTimeout, GatewayError
+from gateway.holding import refuse_while_measured
 from gateway.intake import Order
 from gateway.ledger.interface import Refused
 from gateway.policies import write_key
@@ -42,6 +43,7 @@ async def serve(services: Services, kind: Kind, path: str, client: Client) -> No
     if services.draining:
         raise errors.shutting_down()
     order = await intake.take(services, kind, path, client)
+    refuse_while_measured(services.fleet, order.pool.name)
     await Request(services, client, order).run()
 
 

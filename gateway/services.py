@@ -11,6 +11,7 @@ from gateway.config import Config
 from gateway.core.estimate import Estimator
 from gateway.core.fields import Rules
 from gateway.directory import Directory
+from gateway.fleet.holds import Holds
 from gateway.fleet.prober import Fleet
 from gateway.ledger.interface import Ledger
 from gateway.metrics import Metrics
@@ -35,6 +36,7 @@ class Services:
     outbox: Outbox
     metrics: Metrics
     buffers: Buffers
+    holds: Holds
     estimator: Estimator = field(default_factory=Estimator)
     live: set[Request] = field(default_factory=set)
     draining: bool = False

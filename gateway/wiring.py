@@ -13,6 +13,7 @@ from gateway.answer import Buffers
 from gateway.config import Config
 from gateway.core.fields import Rules
 from gateway.directory import Directory
+from gateway.fleet.holds import Holds
 from gateway.fleet.prober import Fleet
 from gateway.ledger.interface import Ledger
 from gateway.ledger.memory import MemoryLedger
@@ -68,10 +69,11 @@ async def services(config: Config) -> AsyncIterator[Services]:
         outbox=outbox,
         metrics=Metrics(config.metrics_dir),
         buffers=Buffers(config.stream_buffer, config.process_buffer),
+        holds=Holds(_redis(config), fleet),
         rules=Rules(config.extra_fields, config.media_hosts, config.embedding_inputs),
     )
     async with contextlib.AsyncExitStack() as stack:
-        for part in (outbox, ledger, fleet, directory):
+        for part in (outbox, ledger, fleet, directory, made.holds):
             stack.push_async_callback(part.close)
             await part.start()
         ticking = asyncio.create_task(made.tick(), name="tick")

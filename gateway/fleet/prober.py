@@ -135,6 +135,25 @@ class Fleet:
             replica.drain_events(self._clock())
             self._tell(replica)
 
+    # Holding
+
+    def hold(self, holds: Mapping[str, tuple[float, str]]) -> None:
+        """Take over who is held: replica -> until when (Unix seconds) and why; the rest is free."""
+        for name, replica in self._replicas.items():
+            if replica.hold != holds.get(name):
+                replica.hold = holds.get(name)
+                self._tell(replica)
+
+    def measured_until(self, pool: str) -> float | None:
+        """Return when the pool is back if every replica of it is held, else None."""
+        mine = [r for r in self._replicas.values() if r.snapshot.pool == pool]
+        ends = [replica.hold[0] for replica in mine if replica.hold is not None]
+        return min(ends) if mine and len(ends) == len(mine) else None
+
+    def now_s(self) -> float:
+        """Return the time on the fleet's own clock."""
+        return self._clock()
+
     # Watching
 
     async def _run(self, replica: Replica) -> None:

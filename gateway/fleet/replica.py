@@ -51,8 +51,7 @@ class Replica:
         self.metrics_silent = False
         self.absent: set[str] = set()  # pages this engine does not have; asked again when it is new
         self.busy_until_s = 0.0
-        self.held_until_s = 0.0
-        self.held_why = ""
+        self.hold: tuple[float, str] | None = None  # until when (Unix seconds) and why
         self.foreign: int | None = None  # requests in the engine that are not ours
         self.refused_address = ""
         self.hints: tuple[str, ...] = ()
@@ -162,7 +161,7 @@ class Replica:
             and self.reading.sleeping is not True
             and not self.refused_address
             and now_s >= self.busy_until_s
-            and now_s >= self.held_until_s
+            and self.hold is None
         )
         # Half open: a single request may try, so the ledger sees one slot.
         slots = 1 if breaker.state is State.HALF_OPEN else self.brake.slots
@@ -181,7 +180,7 @@ class Replica:
             (condition in unusable, str(condition)),
             (self.snapshot.state == "draining", "draining"),
             (self.reading.sleeping is True, "asleep"),
-            (now_s < self.held_until_s, "measuring"),
+            (self.hold is not None, "measuring"),
             (self.breaker.at(now_s).state is not State.CLOSED, "suspect"),
             (self.metrics_silent or now_s < self.busy_until_s, "busy"),
         )
@@ -220,7 +219,7 @@ class Replica:
         cases = (
             (self.refused_address, self.refused_address),
             (self.reading.sleeping is True, "The engine sleeps and would answer nobody."),
-            (now_s < self.held_until_s, self.held_why),
+            (self.hold is not None, self.hold[1] if self.hold else ""),
             (
                 breaker.state is not State.CLOSED and stalled,
                 "It holds requests but makes no progress; it gets no new work.",
