@@ -64,10 +64,9 @@ def _queued(standing: Standing) -> QueuedLive:
 
 
 def _newcomer_waits(services: Services, view: LedgerView) -> dict[str, dict[str, float | None]]:
-    told: dict[str, dict[str, int | None]] = getattr(view, "newcomer_wait_ms", None) or {}
     waits: dict[str, dict[str, float | None]] = {}
     for pool in services.directory.pools():
-        of_pool = told.get(pool.name, {})
+        of_pool = view.newcomer_wait_ms.get(pool.name, {})
         waits[pool.name] = {
             service_class.value: _seconds(of_pool.get(service_class.value))
             for service_class in ServiceClass

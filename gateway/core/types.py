@@ -6,7 +6,7 @@ whole tokens, service is whole milli-tokens: Lua and Python must compute the sam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -127,3 +127,5 @@ class LedgerView:
     running: tuple[Holding, ...]
     batch_limit: dict[str, int]  # pool -> B in force now
     borrowed: dict[str, bool]  # pool -> batch uses idle capacity now
+    # pool -> class -> wait of a ticket of somebody new who came now; None: unknown
+    newcomer_wait_ms: dict[str, dict[str, int | None]] = field(default_factory=dict)

@@ -12,13 +12,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from gateway.core.placing import Reservations
-from gateway.core.types import Blocker, Holding, LedgerView, Standing
+from gateway.core.types import Blocker, Holding, LedgerView, ServiceClass, Standing, Ticket
 from gateway.ledger.desk import DEFAULT_HOLD_MS
 from gateway.ledger.dispatch import Dispatcher
+from gateway.ledger.interface import KeyPolicy, UserPolicy
 from gateway.ledger.state import Entry, Flow, LedgerState
 
 #: Starts looked ahead; beyond it a wait is unknown rather than slow to find out.
 FARTHEST = 2_000
+NEWCOMER = "(newcomer)"  # no real id has brackets
+FOREVER_MS = 7 * 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,28 @@ def view(state: LedgerState, homes: dict[str, str], *, is_open: bool) -> LedgerV
         borrowed={
             pool: state.is_lent(pool) and state.batch_in_flight[pool] > 0 for pool in state.pools
         },
+        newcomer_wait_ms={
+            pool: {cls.value: newcomer_wait(state, homes, pool, cls) for cls in ServiceClass}
+            for pool in state.pools
+            if is_open
+        },
     )
+
+
+def newcomer_wait(
+    state: LedgerState, homes: dict[str, str], pool: str, service_class: ServiceClass
+) -> int | None:
+    """Return how long a first ticket of somebody new would wait; None: nobody can say."""
+    future = copy(state)
+    ticket = Ticket(NEWCOMER, NEWCOMER, NEWCOMER, service_class, pool)
+    entry = Entry(
+        ticket, NEWCOMER, future.seq + 1, future.now_ms, future.now_ms + FOREVER_MS, future.now_ms
+    )
+    future.keys[entry.key] = KeyPolicy(NEWCOMER, 0, True, 1, 1, True, service_class)
+    future.users[entry.user] = UserPolicy(NEWCOMER, service_class, 0, None, 1)
+    future.enter(entry)
+    future.queue(entry)
+    return expectations(future, homes)[NEWCOMER].wait_ms
 
 
 def _standing(
