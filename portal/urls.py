@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+from portal.docs import views as docs
 from portal.home import views as home
 from portal.status import views as status
 
@@ -20,6 +21,8 @@ urlpatterns = [
     path("status.json", status.as_json, name="status-json"),
     path("keys/", include("portal.keys.urls")),
     path("usage/", include("portal.usage.urls")),
+    path("docs/", docs.index, name="docs"),
+    path("docs/<slug:slug>/", docs.page, name="docs-page"),
     path("try/credential/", home.try_credential, name="try-credential"),
     path("live/dashboard/", home.live_part, name="live-dashboard"),
     path("live/mine/", home.live_mine, name="live-mine"),
