@@ -51,7 +51,7 @@ class BrokenRecord(ValueError):
 class Parsed:
     """One record as a row, with what decides which of two copies counts."""
 
-    request_id: str
+    identity: tuple[str, str]  # request id and arrival, as the record spells them
     arrived_at: dt.datetime
     key_id: str
     outcome: str
@@ -68,11 +68,11 @@ def parse(raw: bytes) -> Parsed:
 
 def latest(parsed: Iterable[Parsed]) -> list[Parsed]:
     """Keep one copy of each request: the first that is not `interrupted`, else the first."""
-    kept: dict[tuple[str, dt.datetime], Parsed] = {}
+    kept: dict[tuple[str, str], Parsed] = {}
     for item in parsed:
-        same = kept.get((item.request_id, item.arrived_at))
-        if same is None or (same.outcome == INTERRUPTED != item.outcome):
-            kept[item.request_id, item.arrived_at] = item
+        same = kept.setdefault(item.identity, item)
+        if same.outcome == INTERRUPTED != item.outcome:
+            kept[item.identity] = item
     return list(kept.values())
 
 
@@ -94,7 +94,7 @@ def _parsed(record: UsageRecord) -> Parsed:
         _identity(record.group_id),
         min(_number(record.status) or 0, 999),
     )
-    return Parsed(texts[0], arrived_at, record.key_id, record.outcome, row)
+    return Parsed((texts[0], record.arrived_at), arrived_at, record.key_id, record.outcome, row)
 
 
 def _text(value: Any, longest: int) -> str:
