@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from django.conf import settings
@@ -26,6 +27,7 @@ from portal.stores import embedded, postgres, valkey
 from portal.supervisor import Child, Supervisor, open_socket
 
 HEALTHY_S = 120.0
+TWICE_S = 1.0
 
 T = TypeVar("T")
 
@@ -71,28 +73,37 @@ class Launch:
                 self.say("up", "stopping; press Ctrl-C again to stop at once")
 
     def _on_signals(self) -> asyncio.Event:
-        stopping = asyncio.Event()
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+        asked_at = loop.time()
 
         def stop() -> None:
-            if stopping.is_set():
-                os._exit(1)  # the kernel tells the children
-            stopping.set()
+            nonlocal asked_at
+            if not stopping.is_set():
+                asked_at = loop.time()
+                stopping.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+        def insist() -> None:
+            # One Ctrl-C may arrive twice, from the terminal and from whatever runs us.
+            if stopping.is_set() and loop.time() > asked_at + TWICE_S:
+                os._exit(1)  # the kernel tells the children
+            stop()
+
+        loop.add_signal_handler(signal.SIGINT, insist)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, stop)
         return stopping
 
     async def _start(self, public: socket.socket) -> Welcome:
         await self._start_stores()
         admin = await asyncio.to_thread(_in_database, _prepare)
         await self._start_engine()
-        children = [Child(programs.usage_writer()), self._portal()]
         fds = [public.fileno()] * settings.GATEWAY_PROCESSES
-        children += [self._gateway(number, fd) for number, fd in enumerate(fds, 1)]
-        children += [Child(programs.worker()), Child(programs.beat())]
-        for child in children:
-            self.supervisor.launch(child)
-        await self.supervisor.until_ready(*children)
+        gateways = [self._gateway(number, fd) for number, fd in enumerate(fds, 1)]
+        clients = [Child(programs.worker()), Child(programs.beat())]
+        groups = [[Child(programs.usage_writer())], [self._portal()], gateways, clients]
+        for group in groups:
+            self.supervisor.launch(*group)
+        await self.supervisor.until_ready(*chain.from_iterable(groups))
         return await asyncio.to_thread(_in_database, partial(_welcome, admin))
 
     async def _start_stores(self) -> None:
@@ -107,8 +118,7 @@ class Launch:
             program = await asyncio.to_thread(valkey.program, folder)
             ready = partial(asyncio.to_thread, valkey.is_ready, folder)
             stores.append(Child(program, ready, log=folder / "valkey.log"))
-        for store in stores:
-            self.supervisor.launch(store)
+        self.supervisor.launch(*stores)
         await self.supervisor.until_ready(*stores)
 
     async def _start_engine(self) -> None:

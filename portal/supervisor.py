@@ -85,14 +85,15 @@ class Supervisor:
     """Starts children, keeps them, and stops them; `say` gets every line they print."""
 
     say: Say
-    children: list[Child] = field(default_factory=list)
+    groups: list[tuple[Child, ...]] = field(default_factory=list)
 
-    def launch(self, child: Child) -> None:
-        """Start a child and keep it running until `stop`; its log holds this run only."""
-        if child.log is not None:
-            child.log.write_text("")
-        self.children.append(child)
-        child.keeper = asyncio.create_task(self._keep(child), name=child.program.name)
+    def launch(self, *children: Child) -> None:
+        """Start children and keep them running until `stop`; a log holds this run only."""
+        self.groups.append(children)
+        for child in children:
+            if child.log is not None:
+                child.log.write_text("")
+            child.keeper = asyncio.create_task(self._keep(child), name=child.program.name)
 
     async def until_ready(self, *children: Child) -> None:
         """Return once all of these are of use; give up when one keeps ending or takes too long."""
@@ -110,14 +111,9 @@ class Supervisor:
             await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
-        """Stop all children, last started first."""
-        while self.children:
-            child = self.children.pop()
-            child.leaving.set()
-            if child.process is not None:
-                await _end(child.program, child.process)
-            if child.keeper is not None:
-                await child.keeper
+        """Stop all children: what was launched last first, what was launched together together."""
+        while self.groups:
+            await asyncio.gather(*map(_stop, self.groups.pop()))
 
     async def _keep(self, child: Child) -> None:
         """Run the child again and again; `leaving` ends this, so no start is ever cut in two."""
@@ -164,6 +160,14 @@ class Supervisor:
             return
         with child.log.open("a") as file:
             file.write(f"{line}\n")
+
+
+async def _stop(child: Child) -> None:
+    child.leaving.set()
+    if child.process is not None:
+        await _end(child.program, child.process)
+    if child.keeper is not None:
+        await child.keeper
 
 
 async def _end(program: Program, process: asyncio.subprocess.Process) -> None:
