@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import redis
 
-from gateway.ledger import lines
+from gateway.ledger import lines, recount, snapshot
 from gateway.ledger import operations as op
-from gateway.ledger import recount, snapshot
 from gateway.ledger.memory import MemoryStore
 from gateway.ledger.redis import PREFIX, SCRIPT
 
@@ -20,6 +19,7 @@ class LuaStore:
         self.client = redis.Redis.from_url(url)
         self._step = self.client.register_script(script)
         self.start_ms = start_ms
+        self._looks = 0
 
     def call(self, call: op.Call, flags: str = "1tf", run: str = "run") -> op.Reply:
         """Send one call and read its reply."""
@@ -32,9 +32,12 @@ class LuaStore:
                 arguments += line
         return lines.decode(self._step(keys=[PREFIX], args=arguments))
 
-    def mismatches(self, driver: Driver) -> list[str]:
+    def mismatches(self) -> list[str]:
         """Recount everything the script counts, its ready flows included."""
-        rows = [r for r in driver.send(op.Look()) if isinstance(r, op.Row)]
+        # A process of its own, so that nobody's inbox is emptied by looking.
+        self._looks += 1
+        auditor = Driver(self, f"auditor{self._looks}")
+        rows = [r for r in auditor.send(op.Look()) if isinstance(r, op.Row)]
         state = snapshot.state_of(rows)
         return [*recount.mismatches(state), *snapshot.wrong_heads(state, rows)]
 
@@ -45,7 +48,7 @@ class MemoryTwin(MemoryStore):
     def __init__(self) -> None:
         super().__init__(test_switch=True, start_ms=START_MS)
 
-    def mismatches(self, driver: Driver) -> list[str]:
+    def mismatches(self) -> list[str]:
         return recount.mismatches(self.state)
 
 
