@@ -9,6 +9,7 @@ from gateway.client import Client
 from gateway.core.types import Grant, Outcome
 from gateway.errors import GatewayError
 from gateway.intake import Order
+from gateway.upstream import Closed
 from quotas.snapshots.usage import UsageRecord
 
 _CODE_LENGTH = 64
@@ -48,7 +49,7 @@ class Story:
         told = answer.usage.prompt_tokens
         if told is not None:
             return told
-        return self.order.prompt_tokens if answer.passed and answer.status == 200 else 0
+        return self.order.prompt_tokens if self._engine_worked() else 0
 
     def completion_tokens(self) -> int:
         """Return the engine's count, or how many pieces of content came."""
@@ -65,9 +66,17 @@ class Story:
     def is_estimated(self) -> bool:
         """Did the engine take the prompt and never say what it used?"""
         answer = self.answer
-        if answer is None or not answer.passed or answer.status != 200:
+        if answer is None or not self._engine_worked():
             return False
         return answer.usage.prompt_tokens is None or answer.usage.completion_tokens is None
+
+    def _engine_worked(self) -> bool:
+        """Did an engine read the prompt, as far as we can know?"""
+        answer = self.answer
+        if answer is None or answer.status not in (0, 200):
+            return False
+        was_left = self.client.gone and isinstance(answer.error, Closed)
+        return answer.passed > 0 or was_left
 
     def interrupted(self) -> bytes:
         """Return the record to be written if this process dies with the request."""

@@ -125,10 +125,6 @@ class Line:
             if request.may_try_again(answer):
                 return False
             raise request.failure(answer)
-        if answer.status != 200:
-            while not answer.ended and not client.gone:
-                await client.bell.wait()
-            raise engine_error(answer)
         if answer.is_stream and not request.order.asked.stream:
             await self._assembled(answer)
         elif answer.is_stream:
@@ -141,7 +137,7 @@ class Line:
         """Did it end before anything of it could be passed on?"""
         if answer.error is not None:
             return answer.status != 200 or not answer.passed
-        return answer.status in (429, 503) or answer.status >= 500
+        return answer.status != 200
 
     async def _stream(self, answer: Answer) -> None:
         client, request = self._client, self._request
@@ -249,8 +245,8 @@ _ASSEMBLERS = {
 
 
 def _has_begun(answer: Answer) -> bool:
-    """Is there something to pass on, or something to say about it?"""
-    return answer.passed > 0 or (answer.status not in (0, 200))
+    """Is there something to pass on? Of an error the whole body is read first."""
+    return answer.passed > 0 and answer.status == 200
 
 
 def _typed(headers: Headers) -> Headers:

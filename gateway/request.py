@@ -267,7 +267,18 @@ class Request:
             return False
         if answer.status in (429, 503) or isinstance(answer.error, ConnectFailed):
             return True  # the engine did nothing for it
-        return (answer.error is not None or answer.status >= 500) and self._tries < MOST_TRIES
+        is_failure = answer.error is not None or answer.status >= 500
+        return is_failure and self._tries < MOST_TRIES and self._is_another_up()
+
+    def _is_another_up(self) -> bool:
+        """Is there a replica to try that has not just failed this request?"""
+        grant, now = self.story.grant, self.client.loop.time()
+        return any(
+            replica.snapshot.pool == self.order.pool.name
+            and (grant is None or replica.snapshot.replica_id != grant.replica_id)
+            and replica.observation(now).accepts
+            for replica in self.services.fleet.replicas()
+        )
 
     def failure(self, answer: Answer) -> GatewayError:
         """Say what went wrong with the engine."""

@@ -46,7 +46,7 @@ def test_any_cut_gives_the_same_data(end: bytes) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(PIECES + [b""]), max_size=12), st.integers(0, 2**32))
+@given(st.lists(st.sampled_from([*PIECES, b""]), max_size=12), st.integers(0, 2**32))
 def test_nothing_is_lost_or_added(lines: list[bytes], seed: int) -> None:
     """Whatever comes in any pieces goes out as the same bytes, with the same data in it."""
     dice = random.Random(seed)
