@@ -61,6 +61,11 @@ class Batch:
     def has_queued(self) -> bool:
         return any(mine.started is None for mine in self.tickets.values())
 
+    def may_release(self, ticket_id: str) -> bool:
+        """Tell whether a release would end anything: the ticket is here and not leaving yet."""
+        mine = self.tickets.get(ticket_id)
+        return mine is not None and mine.leaving is None
+
     def add(self, operation: op.Operation) -> None:
         """Note an operation for the next call."""
         self._note(operation)
@@ -174,7 +179,8 @@ class Batch:
             for operation in call.operations:
                 if isinstance(operation, op.Release):
                     self.tickets.pop(operation.ticket_id, None)
-                    done.append(op.Recorded(operation.ticket_id, ""))
+                    # Its place in the stream is not known, but nothing written later is before it.
+                    done.append(op.Recorded(operation.ticket_id, f"{self.known_ms + 1}-0"))
         untold = self._pending if has_run else [*call.operations, *self._pending]
         leases = list(self._leases())
         operations = [

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.core import sharing
-from gateway.core.types import LedgerView, Outcome
+from gateway.core.types import LedgerView, Outcome, Settlement
 from gateway.ledger import forecast
 from gateway.ledger import operations as op
 from gateway.ledger.desk import Desk
@@ -299,6 +299,11 @@ class MemoryLedger(LedgerShell):
         previous, self._sequence = self._sequence, self._sequence + 1
         call = op.Call(self._name, previous, self._sequence, operations)
         self._take(self.store.call(call, elapsed_ms).results)
+
+    def release(self, ticket_id: str, settlement: Settlement) -> None:
+        """End a lease; an unknown id has no effect."""
+        super().release(ticket_id, settlement)
+        self._records.pop(ticket_id, None)
 
     async def view(self) -> LedgerView:
         self._send(op.Beat())

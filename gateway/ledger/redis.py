@@ -17,7 +17,7 @@ from typing import Any
 
 import hiredis
 
-from gateway.core.types import Grant, LedgerView, Outcome, Ticket
+from gateway.core.types import Grant, LedgerView, Outcome, Settlement, Ticket
 from gateway.ledger import forecast, lines, recount, snapshot, wire
 from gateway.ledger import operations as op
 from gateway.ledger.batch import Batch
@@ -49,6 +49,7 @@ class RedisLedger(LedgerShell):
         self,
         url: str,
         *,
+        name: str = "",
         alone: bool = False,
         test_switch: bool = False,
         frozen: bool = False,
@@ -57,7 +58,8 @@ class RedisLedger(LedgerShell):
         recorded: Recorded | None = None,
     ) -> None:
         super().__init__(recorded)
-        self.name = secrets.token_hex(4)
+        # A process that was killed and started again is another one: what it held is not ours.
+        self.name = f"{name}{'-' if name else ''}{secrets.token_hex(4)}"
         self.batch = Batch(self.name)
         self.batch.known_ms = start_ms
         self._url, self._prefix = url, prefix
@@ -181,6 +183,11 @@ class RedisLedger(LedgerShell):
             self._refuse(future, _unavailable())
             return future
         return super().admit(ticket)
+
+    def release(self, ticket_id: str, settlement: Settlement) -> None:
+        """End a lease once; the second time, or for an unknown id, nothing happens."""
+        if self.batch.may_release(ticket_id):
+            super().release(ticket_id, settlement)
 
     # Calls
 
