@@ -28,12 +28,14 @@ from quotas.snapshots.addresses import AllowedHosts, refused_answers
 from quotas.snapshots.directory import Fleet as FleetSnapshot
 from quotas.snapshots.directory import ReplicaSnapshot
 from quotas.snapshots.live import EngineLive
+from quotas.snapshots.measured import Measured
 
 log = logging.getLogger("fairway.fleet")
 
 INTERVAL_S = 2.0
 TIMEOUT_S = 2.0
 BACK_OFF_CHECK_S = 0.25
+ABSENT_S = 60.0  # a page that was not there may have been missing for a moment only
 
 
 class Fleet:
@@ -150,6 +152,16 @@ class Fleet:
         ends = [replica.hold[0] for replica in mine if replica.hold is not None]
         return min(ends) if mine and len(ends) == len(mine) else None
 
+    def know_measured(self, measured: Mapping[str, Measured]) -> None:
+        """Take over what each replica was measured at."""
+        for name, replica in self._replicas.items():
+            replica.measured = measured.get(name)
+
+    def know_foreign(self, strangers: Mapping[str, int]) -> None:
+        """Take over how many requests in each engine did not come through us."""
+        for name, replica in self._replicas.items():
+            replica.foreign = strangers.get(name)
+
     def now_s(self) -> float:
         """Return the time on the fleet's own clock."""
         return self._clock()
@@ -199,11 +211,13 @@ class Fleet:
             log.warning("%s is %s", replica.snapshot.name, replica.probes.condition)
 
     async def _numbers(self, replica: Replica, engine: Engine) -> None:
-        paths = [path for path in engine.reading_paths if path not in replica.absent]
+        now_s = self._clock()
+        paths = [path for path in engine.reading_paths if replica.absent.get(path, 0.0) <= now_s]
         if not paths:
             return
         answers = await fetch.pages(self._client(), replica.snapshot.url, paths, TIMEOUT_S)
-        replica.absent.update(path for path, answer in answers.items() if answer.status == 404)
+        missing = [path for path, answer in answers.items() if answer.status == 404]
+        replica.absent.update(dict.fromkeys(missing, now_s + ABSENT_S))
         if any(answer.timed_out for answer in answers.values()):
             replica.metrics_silent = True
             return

@@ -12,9 +12,11 @@ from gateway.fleet.activity import Activity
 from gateway.fleet.brake import Brake
 from gateway.fleet.breaker import Breaker, Event, State
 from gateway.fleet.health import Condition, Probes
+from gateway.fleet.pace import Pace
 from gateway.fleet.rates import Counters, Rates
 from quotas.snapshots.directory import ReplicaSnapshot
 from quotas.snapshots.live import EngineLive
+from quotas.snapshots.measured import Measured
 
 STALE_S = 15.0  # older numbers are unknown
 FLOWING_S = 4.0  # content this fresh proves life
@@ -49,12 +51,14 @@ class Replica:
         self.read_s: float | None = None
         self.seen_at: float | None = None  # Unix seconds
         self.metrics_silent = False
-        self.absent: set[str] = set()  # pages this engine does not have; asked again when it is new
+        # Pages this engine does not have, and when to ask again: at once when it is new.
+        self.absent: dict[str, float] = {}
         self.busy_until_s = 0.0
         self.hold: tuple[float, str] | None = None  # until when (Unix seconds) and why
         self.foreign: int | None = None  # requests in the engine that are not ours
         self.refused_address = ""
-        self.hints: tuple[str, ...] = ()
+        self.pace = Pace()
+        self.measured: Measured | None = None
         self._progress: tuple[int | None, float] = (None, 0.0)
         self._preemptions: int | None = None
         self._heard_events: list[Event | None] = []
@@ -94,6 +98,7 @@ class Replica:
         self.reading, self.read_s, self.seen_at = reading, now_s, wall_s
         self.metrics_silent = False
         self._note_progress(now_s, reading)
+        self.pace.add(now_s, reading, self.measured, self.activity.longest_prefill_s())
         preempted = self._preempted(reading)
         self.brake = self.brake.after(now_s, reading.running, reading.waiting, preempted)
         return restarted
@@ -103,6 +108,7 @@ class Replica:
         self.facts = None
         self._preemptions = None
         self.absent.clear()
+        self.pace.forget()
 
     def learned(self, facts: EngineFacts) -> None:
         """Take in what the engine reveals about itself."""
@@ -171,6 +177,16 @@ class Replica:
         """Tell whether sessions are sent home: not to a replica that is full by its own word."""
         return not self.reading.waiting and (self.reading.kv_usage or 0.0) <= FULL_CACHE
 
+    def inside(self, now_s: float) -> int | None:
+        """Return how many requests the engine says are in it, unknown when it has not said."""
+        if self.read_s is None or now_s - self.read_s > STALE_S or self.reading.running is None:
+            return None
+        return self.reading.running + (self.reading.waiting or 0)
+
+    def is_heard(self, now: float) -> bool:
+        """Tell whether the engine gave any good answer lately (Unix seconds)."""
+        return self.seen_at is not None and now - self.seen_at <= STALE_S
+
     def state(self, now_s: float) -> str:
         """Return the one word people see (quotas.snapshots.live)."""
         condition = self.probes.condition
@@ -229,7 +245,7 @@ class Replica:
                 "Several requests in a row failed; it is tried again from time to time.",
             ),
             (
-                self.metrics_silent,
+                self.metrics_silent and self.probes.condition is Condition.UP,
                 "It is busy: its numbers do not answer while a long prompt is read.",
             ),
             (
@@ -242,4 +258,4 @@ class Replica:
             ),
         )
         first = next((text for case, text in cases if case), "")
-        return " ".join(part for part in (first, *self.hints) if part)
+        return " ".join(part for part in (first, self.pace.note(self.snapshot.kind)) if part)
