@@ -266,7 +266,10 @@ CACHES = {
 LOGGING = logs.config(level=env.text("LOG_LEVEL", "INFO"))
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "portal.api.v1.authentication.KeyMayRead",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
@@ -284,6 +287,22 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
+    "ENUM_NAME_OVERRIDES": {
+        f"{name}Enum": f"drf_standardized_errors.openapi_serializers.{name}Enum.choices"
+        for name in (
+            "ValidationError",
+            "ClientError",
+            "ServerError",
+            "ErrorCode401",
+            "ErrorCode403",
+            "ErrorCode404",
+            "ErrorCode405",
+            "ErrorCode406",
+            "ErrorCode415",
+            "ErrorCode429",
+            "ErrorCode500",
+        )
+    },
     "POSTPROCESSING_HOOKS": [
         "drf_standardized_errors.openapi_hooks.postprocess_schema_enums",
     ],
@@ -331,6 +350,7 @@ BATCH_STALLED_AFTER_S = env.integer("BATCH_STALLED_AFTER_S", 1800)
 FILE_RETENTION_DAYS = env.integer("FILE_RETENTION_DAYS", 30)
 USAGE_RETENTION_MONTHS = env.integer("USAGE_RETENTION_MONTHS", 13)
 CELERY_BEAT_SCHEDULE = {
+    "accounts-end": {"task": "quotas.tasks.end_accounts", "schedule": 60.0},
     "usage-partitions": {"task": "quotas.tasks.keep_partitions", "schedule": 3600.0},
     "batches-sweep": {"task": "portal.batches.tasks.sweep", "schedule": 10.0},
     "files-clean": {"task": "portal.batches.tasks.clean", "schedule": 3600.0},

@@ -30,6 +30,7 @@ urlpatterns = [
     path("live/card-line/", status.card_line, name="live-card-line"),
     path("live/status/", status.live_part, name="live-status"),
     path("favicon.ico", RedirectView.as_view(url="/static/portal/favicon.svg")),
+    path("api/v1/", include("portal.api.v1.urls")),
     path("v1/", include("portal.files.urls")),
     path("v1/", include("portal.batches.urls")),
     path("batches/", include("portal.batches.pages_urls")),
