@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 
+from portal.announcements import models as announcements
 from portal.status import reading, source
 
 THEMES = frozenset({"light", "dark"})
@@ -47,6 +48,7 @@ def every_page(request: HttpRequest) -> dict[str, Any]:
     reader_id = str(user.pk) if user is not None and member else ""
     return {
         **_common(request),
+        "announcements": SimpleLazyObject(lambda: announcements.shown(timezone.now())),
         "nav": MEMBER_NAV if member else PUBLIC_NAV,
         "theme": user.theme if user is not None and member and user.theme in THEMES else "",
         "card": SimpleLazyObject(

@@ -93,6 +93,7 @@ INSTALLED_APPS = [
     "csp",
     "quotas",
     "portal",
+    "portal.announcements",
     "portal.files",
     "portal.batches",
     "gateway",

@@ -7,6 +7,8 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+from portal.accounts import views as accounts
+from portal.catalogue import views as catalogue
 from portal.docs import views as docs
 from portal.home import views as home
 from portal.status import views as status
@@ -21,6 +23,8 @@ urlpatterns = [
     path("status.json", status.as_json, name="status-json"),
     path("keys/", include("portal.keys.urls")),
     path("usage/", include("portal.usage.urls")),
+    path("models/", catalogue.index, name="models"),
+    path("profile/", accounts.profile, name="profile"),
     path("docs/", docs.index, name="docs"),
     path("docs/<slug:slug>/", docs.page, name="docs-page"),
     path("try/credential/", home.try_credential, name="try-credential"),

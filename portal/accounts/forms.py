@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import zoneinfo
+from typing import TYPE_CHECKING, Any
 
 from allauth.account.forms import LoginForm
+from django import forms
+from django.conf import settings
+
+from quotas.models import User
+
+# Django's form classes take a type in the stubs only, not at run time.
+if TYPE_CHECKING:
+    UserForm = forms.ModelForm[User]
+else:
+    UserForm = forms.ModelForm
 
 
 class SignIn(LoginForm):
@@ -16,3 +27,24 @@ class SignIn(LoginForm):
         self.fields["login"].widget.attrs.update(placeholder="", autocomplete="username")
         self.fields["password"].widget.attrs["placeholder"] = ""
         self.fields["password"].help_text = ""
+
+
+class ProfileForm(UserForm):
+    """What a person may set for themselves; nothing here concerns limits or rights."""
+
+    time_zone = forms.ChoiceField(required=False, help_text="Times are shown in it.")
+    theme = forms.ChoiceField(
+        required=False, choices=(("", "as the system"), ("light", "light"), ("dark", "dark"))
+    )
+
+    class Meta:
+        model = User
+        fields = ["first_name", "last_name", "time_zone", "theme", "wants_quota_mail"]
+        labels = {"wants_quota_mail": "Mail me when 80 and 100 % of a limit are used"}
+        help_texts = {"wants_quota_mail": "Daily and monthly limits only."}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        zones = [(name, name) for name in sorted(zoneinfo.available_timezones())]
+        ours = f"as the installation, {settings.TIME_ZONE}"
+        self.fields["time_zone"].choices = [("", ours), *zones]  # type: ignore[attr-defined]

@@ -96,6 +96,11 @@ class PoolReading:
     silent_since: datetime | None
 
     @property
+    def word(self) -> str:
+        """Return the state as its word."""
+        return VERDICTS[self.state]
+
+    @property
     def next(self) -> drawing.Mark | None:
         """Return the mark of the request that starts next, unless it hides in a crowd."""
         if not self.places or self.slots is None:

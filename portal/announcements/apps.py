@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class AnnouncementsConfig(AppConfig):
+    name = "portal.announcements"
