@@ -43,6 +43,8 @@ async def live(services: Services) -> bytes:
         batch_limit=dict(view.batch_limit),
         borrowed=dict(view.borrowed),
         ledger="ok" if view.open else "closed for starts after a loss of Redis",
+        verdicts=services.watcher.current(),
+        waited_s=services.watcher.waited_s,
     )
     return orjson.dumps(dataclasses.asdict(picture))
 

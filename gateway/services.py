@@ -13,6 +13,7 @@ from gateway.core.fields import Rules
 from gateway.directory import Directory
 from gateway.fleet.holds import Holds
 from gateway.fleet.prober import Fleet
+from gateway.fleet.watcher import Watcher
 from gateway.ledger.interface import Ledger
 from gateway.metrics import Metrics
 from gateway.upstream import Upstream
@@ -37,6 +38,7 @@ class Services:
     metrics: Metrics
     buffers: Buffers
     holds: Holds
+    watcher: Watcher
     estimator: Estimator = field(default_factory=Estimator)
     live: set[Request] = field(default_factory=set)
     draining: bool = False

@@ -15,8 +15,10 @@ from gateway.core.fields import Rules
 from gateway.directory import Directory
 from gateway.fleet.holds import Holds
 from gateway.fleet.prober import Fleet
+from gateway.fleet.watcher import Watcher
 from gateway.ledger.interface import Ledger
 from gateway.ledger.memory import MemoryLedger
+from gateway.ledger.redis import RedisLedger
 from gateway.metrics import Metrics
 from gateway.policies import FleetWriter, write_key
 from gateway.services import Services
@@ -33,11 +35,10 @@ def make_ledger(config: Config, outbox: Outbox) -> Ledger:
         return ""
 
     if config.ledger == "redis":
-        from gateway.ledger.redis import RedisLedger
-
         return RedisLedger(
             config.redis_url,
             name=config.process_name,
+            alone=config.processes == 1,
             test_switch=config.test_clock,
             recorded=outbox.keep,
         )
@@ -70,10 +71,11 @@ async def services(config: Config) -> AsyncIterator[Services]:
         metrics=Metrics(config.metrics_dir),
         buffers=Buffers(config.stream_buffer, config.process_buffer),
         holds=Holds(_redis(config), fleet),
+        watcher=Watcher(_redis(config), ledger, fleet, name=config.process_name),
         rules=Rules(config.extra_fields, config.media_hosts, config.embedding_inputs),
     )
     async with contextlib.AsyncExitStack() as stack:
-        for part in (outbox, ledger, fleet, directory, made.holds):
+        for part in (outbox, ledger, fleet, directory, made.holds, made.watcher):
             stack.push_async_callback(part.close)
             await part.start()
         ticking = asyncio.create_task(made.tick(), name="tick")

@@ -5,7 +5,7 @@ Unknown is None, never 0. Every part carries the time it was true (Unix seconds)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,18 @@ class RunningLive:
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictLive:
+    """How full a pool is, for one class; judged over up to two hours (docs/scheduler.md)."""
+
+    pool: str
+    service_class: str
+    word: str  # ok, busy, saturated, overloaded, down, unknown
+    since: float  # Unix seconds
+    cause: str | None  # the blocker most of the waiting is for
+    ratio: float | None  # waiting for want of capacity, per running
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """Everything, read at one moment."""
 
@@ -75,3 +87,6 @@ class Live:
     batch_limit: dict[str, int]
     borrowed: dict[str, bool]
     ledger: str  # "ok" or why not
+    verdicts: tuple[VerdictLive, ...] = ()  # empty: unknown
+    # pool -> class -> blocker -> seconds waited since Redis was filled; only ever grows
+    waited_s: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
