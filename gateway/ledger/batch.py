@@ -31,7 +31,7 @@ class Mine:
     ageing_since_ms: int | None = None
     started: op.Started | None = None
     is_reading: bool = True
-    leaving: op.Operation | None = None  # a release, cancel or put-back not confirmed yet
+    leaving: op.Operation | None = None  # a release or cancel not confirmed yet
 
 
 class Batch:
@@ -76,9 +76,12 @@ class Batch:
         match operation:
             case op.Enqueue(ticket):
                 self.tickets[ticket.ticket_id] = Mine(ticket)
-            case op.Release() | op.Cancel() | op.PutBack():
+            case op.Release() | op.Cancel():
                 if operation.ticket_id in self.tickets:
                     self.tickets[operation.ticket_id].leaving = operation
+            case op.PutBack(ticket_id):
+                if ticket_id in self.tickets:
+                    self.tickets[ticket_id].started = None
             case op.PrefillDone(ticket_id):
                 if ticket_id in self.tickets:
                     self.tickets[ticket_id].is_reading = False
@@ -136,18 +139,12 @@ class Batch:
             self._adopt(self._in_flight, has_run=False)
 
     def _confirm(self, operation: op.Operation) -> None:
-        if not isinstance(operation, op.Release | op.Cancel | op.PutBack):
+        if not isinstance(operation, op.Release | op.Cancel):
             return
         mine = self.tickets.get(operation.ticket_id)
-        if mine is None or mine.leaving is not operation:
-            return
-        if isinstance(operation, op.PutBack):
-            mine.leaving, mine.started, mine.is_reading = None, None, True
-        elif isinstance(operation, op.Release) or mine.started is None:
+        # A cancel that came too late leaves a lease; whoever hears of its grant releases it.
+        if mine is not None and mine.leaving is operation:
             del self.tickets[operation.ticket_id]
-        else:
-            # Cancelled too late: it holds a lease, and whoever hears of the grant releases it.
-            mine.leaving = None
 
     def _learn(self, result: op.Result) -> bool:
         """Note what a result says; False when it concerns no ticket of ours any more."""

@@ -114,7 +114,7 @@ class Dispatcher:
         return Wish(
             weight=ticket.weight,
             prefill_tokens=ticket.prefill_tokens,
-            order=ticket.replica_order,
+            order=ticket.replica_order if ticket.session else (),
             home=self.home(entry),
             may_wait_for_home=may_wait,
             avoid=entry.avoid,

@@ -642,7 +642,7 @@ end
 ------------------------------------------------------------------------------- placing
 
 local function in_order(e, up)
-  if e.order == '' then
+  if e.order == '' or e.session == '' then
     table.sort(up, function(a, b)
       local x, y = get('r:' .. a.name), get('r:' .. b.name)
       if x ~= y then return x < y end
