@@ -34,7 +34,7 @@ check: .venv/.ready-dev  ## Check format, lint, types, templates, migrations, de
 	@$(PY) -m ruff format --check -q . || { echo "Format differs: run make format."; exit 1; }
 	@$(PY) -m ruff check -q .
 	@$(PY) -m mypy --no-error-summary
-	@$(PY) -m djlint --check --lint --quiet templates
+	@$(PY) -m djlint --lint --quiet templates
 	@$(MANAGE) stores run --temporary -- $(MANAGE) makemigrations --check --dry-run -v 0
 	@$(DEPLOY) $(MANAGE) check --deploy --fail-level WARNING
 	@$(PY) -m pytest -q -p no:randomly tests/house/test_rooms.py tests/house/test_sizes.py
