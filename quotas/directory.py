@@ -47,15 +47,18 @@ class Scope:
 def publish_soon(scope: Scope | None) -> None:
     """Publish now if the stores allow it; otherwise leave it to `ensure_published`."""
     try:
-        publish(scope)
+        publish(scope, is_forced=False)
     except (redis.RedisError, DatabaseError) as error:
         log.warning("directory_not_published", error=str(error))
 
 
-def publish(scope: Scope | None = None, *, now: dt.datetime | None = None) -> int:
+def publish(
+    scope: Scope | None = None, *, now: dt.datetime | None = None, is_forced: bool = True
+) -> int:
     """Write the books' present state to Redis and return its version.
 
-    With a scope only its keys are written, provided Redis lacks nothing but this change.
+    With a scope only its keys are written, provided Redis lacks nothing but this change. Unless
+    forced, nothing is written when a later publication has carried the change along.
     """
     client = stores.connect()
     while True:
@@ -65,8 +68,8 @@ def publish(scope: Scope | None = None, *, now: dt.datetime | None = None) -> in
                 pipe.watch(DIRECTORY)  # type: ignore[no-untyped-call]
                 seen = _read(pipe)
                 version = _version_above(seen)
-                if seen.generation and seen.version == version and scope is not None:
-                    return version  # a later publication carried this change along
+                if seen.generation and seen.version == version and not is_forced:
+                    return version
                 if not seen.generation or seen.version != version - 1:
                     scope = None
                 picture = take(now or timezone.now(), version, scope)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from django.db.models import Q, QuerySet
+from django.db.models import Min, Q, QuerySet
 
 from quotas import resolve
 from quotas.limits import CLASSES
-from quotas.models import ApiKey, Card, LimitRow, OldSecret, Pool, Replica
+from quotas.models import ApiKey, Card, LimitRow, OldSecret, Pool, Replica, User
 from quotas.snapshots.directory import (
     CardSnapshot,
     Fleet,
@@ -42,6 +42,9 @@ def take(now: dt.datetime, version: int, scope: Scope | None) -> Picture:
     indexed = resolve.index(rows, now)
     keys = dict(_keys(indexed, now, version, scope))
     ends = [row.ends_at.timestamp() for row in rows if row.ends_at and row.ends_at > now]
+    next_account = User.objects.filter(ends_at__gt=now).aggregate(at=Min("ends_at"))["at"]
+    if next_account is not None:
+        ends.append(next_account.timestamp())
     return Picture(keys, _fleet(version), min(ends, default=None))
 
 
@@ -76,7 +79,7 @@ def _keys(
         keys = keys.filter(Q(pk__in=scope.key_pks) | Q(owner_id__in=scope.user_ids))
     by_pk: dict[int, KeySnapshot] = {}
     for key in keys:
-        by_pk[key.pk] = snapshot(key, rows, version)
+        by_pk[key.pk] = snapshot(key, rows, version, now)
         yield key.digest, by_pk[key.pk]
     for old in OldSecret.objects.filter(key__in=list(by_pk), valid_until__gt=now):
         current = by_pk[old.key_id]
@@ -84,7 +87,7 @@ def _keys(
         yield old.digest, replace(current, expires_at=ends, masked=old.masked)
 
 
-def snapshot(key: ApiKey, rows: resolve.Index, version: int) -> KeySnapshot:
+def snapshot(key: ApiKey, rows: resolve.Index, version: int, now: dt.datetime) -> KeySnapshot:
     """Return the key as the gateway needs it; `key.owner` and its group are already read."""
     owner = key.owner
     target = resolve.Target(group_id=owner.group_id, user_id=owner.pk, key_pk=key.pk)
@@ -96,7 +99,7 @@ def snapshot(key: ApiKey, rows: resolve.Index, version: int) -> KeySnapshot:
         user_name=owner.username,
         group_id="" if owner.group_id is None else str(owner.group_id),
         service_class=key.service_class,
-        state=_state(key),
+        state=_state(key, now),
         expires_at=None if key.expires_at is None else key.expires_at.timestamp(),
         interactive=limits["interactive"],
         batch=limits["batch"],
@@ -107,11 +110,13 @@ def snapshot(key: ApiKey, rows: resolve.Index, version: int) -> KeySnapshot:
     )
 
 
-def _state(key: ApiKey) -> str:
+def _state(key: ApiKey, now: dt.datetime) -> str:
     if key.revoked_at is not None:
         return "revoked"
-    group = key.owner.group
-    if not key.owner.is_active or (group is not None and not group.is_active):
+    owner = key.owner
+    if owner.ends_at is not None and owner.ends_at <= now:
+        return "owner_disabled"
+    if not owner.is_active or (owner.group is not None and not owner.group.is_active):
         return "owner_disabled"
     return "live" if key.disabled_at is None else "disabled"
 

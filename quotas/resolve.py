@@ -77,6 +77,11 @@ def index(rows: Iterable[Row], now: dt.datetime) -> Index:
     return by_target
 
 
+def without(rows: Index, level: str) -> Index:
+    """Return the index as if nothing were set at the level."""
+    return {target: found for target, found in rows.items() if target[0] != level}
+
+
 def _candidates(rows: Index, target: Target) -> dict[tuple[str, str, str], dict[str, Row]]:
     """Group the target's rows by (class, limit, per), then by level."""
     wanted = {

@@ -6,7 +6,8 @@ import structlog
 from celery import shared_task
 from django.utils import timezone
 
-from quotas.services import partitions
+from quotas.models import User
+from quotas.services import partitions, people
 
 log = structlog.get_logger(__name__)
 
@@ -20,3 +21,11 @@ def keep_partitions() -> None:
     dropped = partitions.drop_before(now=now, months=months) if months else []
     if made or dropped:
         log.info("usage_partitions", made=made, dropped=dropped)
+
+
+@shared_task
+def end_accounts() -> None:
+    """Close the accounts whose end has come."""
+    now = timezone.now()
+    if User.objects.filter(is_active=True, ends_at__lte=now).exists():
+        log.info("accounts_ended", count=people.end_accounts(now=now))

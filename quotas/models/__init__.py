@@ -10,6 +10,7 @@ from quotas.models.engines import Card, Pool, Replica
 from quotas.models.keys import ApiKey, OldSecret, ServiceClass
 from quotas.models.limits import Level, LimitRow, Per
 from quotas.models.people import Group, User
+from quotas.models.requests import Invite, QuotaRequest
 from quotas.models.usage import (
     DirectoryVersion,
     RejectedMinute,
@@ -26,12 +27,14 @@ __all__ = [
     "Card",
     "DirectoryVersion",
     "Group",
+    "Invite",
     "Level",
     "LimitRow",
     "OldSecret",
     "Per",
     "Pool",
     "PoolMinute",
+    "QuotaRequest",
     "RejectedMinute",
     "Replica",
     "ServiceClass",

@@ -44,6 +44,10 @@ class User(AbstractUser):
         validators=[MinValueValidator(1), MaxValueValidator(100)],
         help_text="Weight in the fair share; 2 gets twice the service of 1 under contention.",
     )
+    ends_at = models.DateTimeField(
+        null=True, blank=True, help_text="The account and its keys stop then; empty: never."
+    )
+    erased_at = models.DateTimeField(null=True, blank=True, editable=False)
     time_zone = models.CharField(max_length=64, blank=True)
     theme = models.CharField(max_length=8, blank=True)
     wants_quota_mail = models.BooleanField(

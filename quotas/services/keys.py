@@ -84,14 +84,20 @@ def rotate(
     key: ApiKey,
     overlap: dt.timedelta = dt.timedelta(0),
     lifetime: dt.timedelta | None = DEFAULT_LIFETIME,
+    seen_masked: str = "",
 ) -> IssuedKey:
-    """Give the key a new secret; id, limits and usage stay. The old one works for `overlap`."""
+    """Give the key a new secret; id, limits and usage stay. The old one works for `overlap`.
+
+    `seen_masked` is what the page showed of the secret to replace: a form sent twice rotates once.
+    """
     if not dt.timedelta(0) <= overlap <= LONGEST_OVERLAP:
         raise ValidationError({"overlap": f"Between 0 and {LONGEST_OVERLAP.days} days."})
     now = timezone.now()
     secret = keyformat.generate(key.service_class)
     with books.writing():  # whole: the old digest must leave the directory
         key = _locked(key)
+        if seen_masked and seen_masked != key.masked:
+            raise ValidationError("This key was rotated meanwhile; its newest secret stays.")
         old_ends = min(now + overlap, key.expires_at or now + overlap)
         if old_ends > now:
             OldSecret.objects.create(

@@ -18,6 +18,7 @@ from quotas.picture import limit_rows
 from quotas.services import books
 
 NO_LIMIT = None
+NO_KEYS = Scope()  # of changes that touch no key
 
 
 @dataclass(frozen=True, slots=True)

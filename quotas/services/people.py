@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from django.core.exceptions import ValidationError
 
 from quotas.directory import Scope
@@ -64,6 +66,13 @@ def set_active(*, user: User, is_active: bool) -> User:
         user.is_active = is_active
         user.save(update_fields=["is_active"])
     return user
+
+
+def end_accounts(*, now: dt.datetime) -> int:
+    """Deactivate the accounts whose end has come; their keys stopped at that second already."""
+    with books.writing():
+        ended = User.objects.filter(is_active=True, ends_at__lte=now)
+        return ended.update(is_active=False)
 
 
 def set_group_active(*, group: Group, is_active: bool) -> Group:
