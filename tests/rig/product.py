@@ -61,6 +61,16 @@ print(json.dumps({{
 """
 
 
+REGISTER = """
+import json
+from quotas.services import engines
+print(json.dumps({{
+    model: engines.register(url=url, pool=model, kind="vllm", slots={slots}).public_id
+    for model, url in {urls}.items()
+}}))
+"""
+
+
 @dataclass(frozen=True)
 class Process:
     """One row of the process table."""
@@ -241,6 +251,14 @@ class Product:
         """Return new keys' secrets by their owners' names; the values are classes of service."""
         found: dict[str, str] = json.loads(
             self.manage("shell", "--no-imports", "-c", ISSUE.format(owners=owners)).splitlines()[-1]
+        )
+        return found
+
+    def engines(self, urls: Mapping[str, str], slots: int = 4) -> dict[str, str]:
+        """Register engines by their models; returns the replicas' ids."""
+        script = REGISTER.format(urls=dict(urls), slots=slots)
+        found: dict[str, str] = json.loads(
+            self.manage("shell", "--no-imports", "-c", script).splitlines()[-1]
         )
         return found
 
