@@ -64,6 +64,7 @@ def limit_rows(rows: QuerySet[LimitRow]) -> Iterator[resolve.Row]:
             names=None if row.names is None else tuple(row.names),
             ends_at=row.ends_at,
             note=row.note,
+            edition=row.edition,
         )
 
 

@@ -34,6 +34,7 @@ class Row:
     names: tuple[str, ...] | None
     ends_at: dt.datetime | None
     note: str = ""
+    edition: int = 0
 
     def is_in_force(self, now: dt.datetime) -> bool:
         """Tell whether the row has not ended."""

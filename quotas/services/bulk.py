@@ -73,12 +73,8 @@ def preview(
         service_class=service_class,
         name=name,
     )
-    editions = {row.pk: row.edition for row in rows}
     indexed = resolve.index(limit_rows(rows), timezone.now())
-    found = [
-        _change(holder, operation, service_class, name, per, indexed, editions)
-        for holder in holders
-    ]
+    found = [_change(holder, operation, service_class, name, per, indexed) for holder in holders]
     return [change for change in found if change is not None]
 
 
@@ -89,7 +85,6 @@ def _change(
     name: str,
     per: str,
     indexed: resolve.Index,
-    editions: dict[int, int],
 ) -> Change | None:
     spec = find(name)
     per = per or spec.usual_per(holder.level)
@@ -126,7 +121,7 @@ def _change(
         is_cleared=is_cleared,
         ends_at=operation.ends_at,
         note=operation.note,
-        edition=editions[touched.id] if touched else 0,
+        edition=touched.edition if touched else 0,
     )
 
 

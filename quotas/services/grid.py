@@ -61,7 +61,6 @@ def rows(
         raise ValidationError({"name": str(error)}) from error
     per = per or spec.usual_per("user")
     found = LimitRow.objects.filter(service_class=service_class, name=name, per=per)
-    editions = {row.pk: row.edition for row in found}
     indexed = resolve.index(limit_rows(found), now or timezone.now())
     for user in who:
         target = resolve.Target(group_id=user.group_id, user_id=user.pk)
@@ -75,13 +74,13 @@ def rows(
             user=user,
             group_name=user.group.name if user.group else "",
             default=everyone.value if everyone else spec.default(service_class, per),
-            group=_cell(by_level.get("group"), editions),
-            override=_cell(by_level.get("user"), editions),
-            lasting_edition=editions[lasting.id] if lasting else 0,
+            group=_cell(by_level.get("group")),
+            override=_cell(by_level.get("user")),
+            lasting_edition=lasting.edition if lasting else 0,
             effective=item.value,
             effective_level=item.level,
         )
 
 
-def _cell(row: resolve.Row | None, editions: dict[int, int]) -> Cell | None:
-    return None if row is None else Cell(row.value, row.ends_at, row.note, editions[row.id])
+def _cell(row: resolve.Row | None) -> Cell | None:
+    return None if row is None else Cell(row.value, row.ends_at, row.note, row.edition)
