@@ -20,12 +20,13 @@ from typing import TypeVar
 from django.conf import settings
 from django.db import close_old_connections, connections
 
-from portal import demo_engine, preparation, programs
+from portal import demo_engine, health, preparation, programs
 from portal.preparation import Admin
 from portal.processes import die_with_parent
 from portal.stores import embedded, postgres, valkey
-from portal.supervisor import Child, Supervisor, open_socket
+from portal.supervisor import Child, Ready, Supervisor, open_socket
 
+LOOPBACK = "127.0.0.1"
 HEALTHY_S = 120.0
 TWICE_S = 1.0
 
@@ -112,11 +113,11 @@ class Launch:
         stores = []
         if settings.EMBEDDED_DATABASE:
             program = await asyncio.to_thread(postgres.program, folder)
-            ready = partial(asyncio.to_thread, postgres.is_ready, folder)
+            ready = _asking(postgres.is_ready, folder)
             stores.append(Child(program, ready, log=folder / "postgres.log"))
         if settings.EMBEDDED_REDIS:
             program = await asyncio.to_thread(valkey.program, folder)
-            ready = partial(asyncio.to_thread, valkey.is_ready, folder)
+            ready = _asking(valkey.is_ready, folder)
             stores.append(Child(program, ready, log=folder / "valkey.log"))
         self.supervisor.launch(*stores)
         await self.supervisor.until_ready(*stores)
@@ -130,12 +131,14 @@ class Launch:
         if not programs.has_demo_engine():
             self.say("up", "the demo engine is not installed: register one with addengine")
             return
-        url = f"http://{programs.LOOPBACK}:{(port := _free_port())}"
-        child = Child(programs.engine(port), partial(programs.answers, f"{url}/health"))
+        port = _free_port()
+        child = Child(
+            programs.engine(port), _asking(health.gateway_answers, LOOPBACK, port, "/health")
+        )
         self.supervisor.launch(child)
         register = partial(
             preparation.register_demo_engine,
-            url=url,
+            url=f"http://{LOOPBACK}:{port}",
             model=demo_engine.ALIAS,
             slots=demo_engine.SLOTS,
             context=demo_engine.CONTEXT // demo_engine.SLOTS,
@@ -144,14 +147,18 @@ class Launch:
         await self.supervisor.until_ready(child)
 
     def _portal(self) -> Child:
-        ready = partial(programs.answers, programs.PORTAL_HEALTH, socket=settings.PORTAL_SOCKET)
+        ready = _asking(health.portal_answers, settings.PORTAL_SOCKET, settings.PUBLIC_URL)
         return Child(programs.portal(), ready, HEALTHY_S)
 
     def _gateway(self, number: int, fd: int) -> Child:
-        host = programs.LOOPBACK if settings.HOST in {"0.0.0.0", "::"} else settings.HOST  # noqa: S104
-        shown = f"[{host}]" if ":" in host else host
-        ready = partial(programs.answers, f"http://{shown}:{settings.PORT}/readyz")
+        host = health.reachable(settings.HOST)
+        ready = _asking(health.gateway_answers, host, settings.PORT, "/readyz")
         return Child(programs.gateway(number, fd), ready, HEALTHY_S)
+
+
+def _asking(question: Callable[..., bool], *arguments: object) -> Ready:
+    """Return a blocking question as one that the supervisor can wait for."""
+    return partial(asyncio.to_thread, question, *arguments)
 
 
 def _prepare() -> Admin:
@@ -174,6 +181,6 @@ def _in_database(work: Callable[[], T]) -> T:
 
 
 def _free_port() -> int:
-    with socket.create_server((programs.LOOPBACK, 0)) as probe:
+    with socket.create_server((LOOPBACK, 0)) as probe:
         port: int = probe.getsockname()[1]
         return port

@@ -9,17 +9,12 @@ import os
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
-from urllib.parse import urlsplit
 
-import httpx
 from django.conf import settings
 
 from portal import demo_engine
 from portal.processes import Program
 
-LOOPBACK = "127.0.0.1"
-PORTAL_HEALTH = "http://portal/accounts/login/"  # answers only with its database at hand
-PROBE_S = 2.0
 DRAIN_S = 30.0  # what a gateway gives its streams to finish, see docs/settings.md
 
 
@@ -72,23 +67,6 @@ def engine(port: int) -> Program:
 def has_demo_engine() -> bool:
     """Answer whether the demo engine and its model are installed."""
     return find_spec("xllamacpp") is not None and demo_engine.bundled_model() is not None
-
-
-async def answers(url: str, *, socket: str | None = None) -> bool:
-    """Answer whether a GET of `url` ends well.
-
-    The headers are those of a request that came in by the public address, so that a portal in
-    production takes it for one.
-    """
-    headers = {"X-Forwarded-Proto": "https"}
-    if socket is not None:
-        headers["Host"] = urlsplit(settings.PUBLIC_URL).netloc
-    transport = httpx.AsyncHTTPTransport(uds=socket)
-    async with httpx.AsyncClient(transport=transport, timeout=PROBE_S, headers=headers) as client:
-        try:
-            return (await client.get(url)).is_success
-        except httpx.HTTPError:
-            return False
 
 
 def _manage(name: str, *arguments: str) -> Program:
