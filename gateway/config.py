@@ -82,6 +82,7 @@ class Config:
     ledger: str
     test_clock: bool
     process_name: str
+    processes: int
     metrics_allow: frozenset[str]
     trusted_proxies: frozenset[str]
     media_hosts: frozenset[str]
@@ -123,6 +124,7 @@ class Config:
             ledger=env.choice("LEDGER", "memory", ("memory", "redis")),
             test_clock=env.boolean("TEST_CLOCK"),
             process_name=env.text("GATEWAY_NAME") or f"{socket.gethostname()}-{os.getpid()}",
+            processes=env.integer("GATEWAY_PROCESSES", 1, low=1),
             metrics_allow=env.names("METRICS_ALLOW"),
             trusted_proxies=env.names("TRUSTED_PROXIES"),
             media_hosts=frozenset(h.lower() for h in env.names("ALLOWED_MEDIA_HOSTS")),

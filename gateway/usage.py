@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import secrets
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -48,9 +49,8 @@ def _position(stream_id: str) -> Position:
 class Outbox:
     """Records on their way to the stream; one task talks to Redis."""
 
-    def __init__(self, client: redis.Redis, *, new_epoch: str) -> None:
+    def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        self._new_epoch = new_epoch
         self._pending: deque[_Kept] = deque()
         self._appended: deque[_Kept] = deque()
         self._epoch = ""
@@ -121,7 +121,7 @@ class Outbox:
         """Learn what the books have, and notice a Redis that lost its memory."""
         async with asyncio.timeout(5):
             run_id = str((await self._redis.info("server"))["run_id"])
-            raw = await self._redis.eval(ENSURE_EPOCH, 1, EPOCH, self._new_epoch)
+            raw = await self._redis.eval(ENSURE_EPOCH, 1, EPOCH, secrets.token_hex(8))
             written: Any = await self._redis.get(WRITTEN)
         epoch = raw.decode() if isinstance(raw, bytes) else str(raw)
         if self._epoch != epoch or self._run_id != run_id:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncIterator
 
 import redis.asyncio as redis
@@ -49,7 +48,7 @@ def make_ledger(config: Config, outbox: Outbox) -> Ledger:
 async def services(config: Config) -> AsyncIterator[Services]:
     """Run everything one gateway process needs."""
     loop = asyncio.get_running_loop()
-    outbox = Outbox(_redis(config), new_epoch=secrets.token_hex(8))
+    outbox = Outbox(_redis(config))
     ledger = make_ledger(config, outbox)
     fleet = Fleet(ledger)
     writer = FleetWriter(ledger)

@@ -63,10 +63,16 @@ def stage(module_stage: Stage) -> Iterator[Stage]:
 
 @pytest.fixture
 def make_gateway(
-    redis_url: str, tmp_path_factory: pytest.TempPathFactory
+    redis_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Stage]]:
-    """Return a maker of stages with settings of their own, on an empty store."""
+    """Return a maker of stages with settings of their own, on an empty store of their own.
+
+    The module's gateway lives on in database 0 and writes there whenever it likes.
+    """
     made: list[Stage] = []
+    redis_url = redis_server.replace("db=0", "db=1")
+    assert redis_url != redis_server
+    redis.Redis.from_url(redis_url).flushdb()
 
     def make(script: Script | None = None, *, kind: str = "vllm", **settings: str) -> Stage:
         folder = tmp_path_factory.mktemp("own")

@@ -86,9 +86,10 @@ class Books:
         }
         models = changes.pop("allowed_models", None)
         limits = Limits(key=of_key, allowed_models=models)
+        changes = {"state": "live", "expires_at": None} | changes
         self.keys[keyformat.digest(secret)] = KeySnapshot(
             key_id=f"k{len(self.keys) + 1}", name=name, user_id=f"u-{name}", user_name=name,
-            group_id="g1", service_class=service_class, state="live", expires_at=None,
+            group_id="g1", service_class=service_class,
             interactive=limits, batch=limits, masked=keyformat.masked(secret), **changes,
         )  # fmt: skip
         self.publish()
