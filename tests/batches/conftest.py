@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,17 @@ def files_folder(tmp_path: Path, settings: Any, redis_url: str) -> Path:
     """Keep stored files in the test's own folder."""
     settings.MEDIA_ROOT = tmp_path / "files"
     return tmp_path / "files"
+
+
+@pytest.fixture(autouse=True)
+def fresh_source(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ask the gateway of this test, and leave no connection to it behind."""
+    from portal.status import source
+
+    monkeypatch.setattr(source, "_source", None)
+    yield
+    if source._source is not None:
+        source._source._client.close()
 
 
 @pytest.fixture

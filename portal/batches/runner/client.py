@@ -24,6 +24,7 @@ CONNECT_S = 5.0
 # The gateway bounds waiting (its queue TTL) and running; this is for a gateway that hangs.
 ANSWER_S = 8000.0
 LIVE_S = 3.0
+ANSWER_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class GatewayClient:
     async def close(self) -> None:
         """Close all connections; what was in flight is broken off."""
         await self.session.close()
+        await asyncio.sleep(0.02)  # the loop closes the sockets in its next rounds
 
     async def send(self, work: Work, body: bytes) -> Answer:
         """Send one line and wait for its whole answer, however long it queues."""
@@ -54,7 +56,7 @@ class GatewayClient:
             async with self.session.post(
                 settings.GATEWAY_URL + work.endpoint, data=body, headers=headers
             ) as response:
-                answer = await response.read()
+                answer = await _bounded(response)
                 return Answer(
                     status=response.status,
                     body=answer,
@@ -92,6 +94,17 @@ class GatewayClient:
             text = sign(settings.SECRET_KEY, Credential(scope, key_digest, end, batch_id))
             self._signed[name] = (text, end)
         return text
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    """Read an answer, but never more than fits the memory of a worker."""
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        size += len(piece)
+        if size > ANSWER_BYTES:
+            raise aiohttp.ClientPayloadError("the answer is too large")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -23,7 +23,7 @@ from typing import ParamSpec, TypeVar
 
 import structlog
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, close_old_connections, connection
+from django.db import InterfaceError, OperationalError, connection
 
 from portal.batches import ending
 from portal.batches.runner import store
@@ -43,6 +43,8 @@ JOBS_S = 1.0  # between readings of a lane's jobs
 IDLE_S = 3.0  # without lines: the loop ends
 DRAIN_S = 3.0  # after a stop: time for lines in flight to end by themselves
 LANES_MOST = 200
+SUSPECT_PATIENCE_S = 300.0
+SOURCES_MOST = 64  # input files kept open
 BACKOFF_S = (2.0, 8.0, 30.0)  # before a line that broke is tried again
 
 
@@ -52,7 +54,8 @@ class LaneRun:
 
     owner_id: int
     window: Window
-    jobs: dict[int, Work] = field(default_factory=dict)
+    jobs: dict[int, Work] = field(default_factory=dict)  # that may have lines to send
+    suspect_jobs: dict[int, Work] = field(default_factory=dict)  # all of them, at the last reading
     out: dict[int, int] = field(default_factory=dict)  # job -> its lines at the gateway
     jobs_read_s: float = -1e9
     idle_since_s: float | None = None
@@ -78,6 +81,8 @@ class Room:
         self.sources: dict[str, LineSource] = {}
         self.writes: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
+        self.alone: asyncio.Task[None] | None = None  # a suspect that nothing runs beside
+        self.crowded_since_s = time.monotonic()
         self._database = ThreadPoolExecutor(1, thread_name_prefix="batch-rows")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="batch-files")
         self.client: GatewayClient
@@ -116,8 +121,11 @@ class Room:
         for owner_id in await self._db(store.claim_lanes, self.name, LANES_MOST):
             self.lanes[owner_id] = LaneRun(owner_id, Window(settings.BATCH_WINDOW_MOST))
         now = time.monotonic()
-        for lane in list(self.lanes.values()):
-            await self._fill(lane, now)
+        if self.alone is None or self.alone.done():
+            self.alone = None
+            for lane in list(self.lanes.values()):
+                await self._fill(lane, now)
+            await self._try_suspect(now)
 
     async def _store_ended(self) -> None:
         if not self.ended:
@@ -136,6 +144,7 @@ class Room:
         if now - lane.jobs_read_s > JOBS_S:
             jobs = await self._db(store.jobs_to_send, lane.owner_id)
             lane.jobs, lane.jobs_read_s = {work.job_pk: work for work in jobs}, now
+            lane.suspect_jobs = dict(lane.jobs)
         for job_pk, share in lane.next_jobs(lane.window.room(now)).items():
             work = lane.jobs[job_pk]
             claimed = await self._db(store.claim, self.name, work, share)
@@ -144,6 +153,21 @@ class Room:
             for line in claimed:
                 self._send(lane, line)
         await self._leave_idle_lane(lane, now)
+
+    async def _try_suspect(self, now: float) -> None:
+        """Send a line that may be what kills runners: alone, or beside others after patience."""
+        if not self.sends:
+            self.crowded_since_s = now
+        elif now - self.crowded_since_s < SUSPECT_PATIENCE_S:
+            return
+        jobs = {pk: work for lane in self.lanes.values() for pk, work in lane.suspect_jobs.items()}
+        line = await self._db(store.claim_suspect, self.name, jobs) if jobs else None
+        if line is None:
+            return
+        self.crowded_since_s = now
+        was_alone = not self.sends
+        task = self._send(self.lanes[line.work.owner_id], line)
+        self.alone = task if was_alone else None
 
     async def _leave_idle_lane(self, lane: LaneRun, now: float) -> None:
         if lane.window.outstanding or lane.jobs:
@@ -155,12 +179,13 @@ class Room:
             del self.lanes[lane.owner_id]
             await self._db(store.release_lanes, self.name, [lane.owner_id])
 
-    def _send(self, lane: LaneRun, line: Claimed) -> None:
+    def _send(self, lane: LaneRun, line: Claimed) -> asyncio.Task[None]:
         lane.window.sent()
         lane.out[line.work.job_pk] = lane.out.get(line.work.job_pk, 0) + 1
         task = asyncio.create_task(self._send_one(lane, line))
         self.sends[task] = line
         task.add_done_callback(lambda task: self.sends.pop(task, None))
+        return task
 
     async def _send_one(self, lane: LaneRun, line: Claimed) -> None:
         try:
@@ -180,9 +205,11 @@ class Room:
 
     def _body(self, line: Claimed) -> bytes:
         name = line.work.input_name
-        if name not in self.sources:
-            self.sources[name] = LineSource(name)
-        return request_body(self.sources[name].read(line.offset, line.length))
+        source = self.sources.pop(name, None) or LineSource(name)
+        self.sources[name] = source  # the last one used is the last one closed
+        if len(self.sources) > SOURCES_MOST:
+            self.sources.pop(next(iter(self.sources))).close()
+        return request_body(source.read(line.offset, line.length))
 
     async def _conclude(self, lane: LaneRun, line: Claimed, verdict: Verdict) -> None:
         is_last_try = line.failures + 1 >= MOST_FAILURES
@@ -230,6 +257,8 @@ class Room:
             try:
                 held = await self._db(store.renew, self.name)
                 over = await self._db(store.jobs_overdue, {c.work.job_pk for c in self.out()})
+                for job_pk in await self._db(ending.jobs_to_write):
+                    self._write_results(job_pk)
             except (OperationalError, InterfaceError):
                 continue
             for task, line in list(self.sends.items()):
@@ -248,12 +277,13 @@ class Room:
             await asyncio.sleep(LOOK_S)
             if not self.sends:
                 continue
+            asked = [(lane, lane.window.sent_in_all) for lane in self.lanes.values()]
             counts = await self.client.waiting()
             if counts is None:
                 continue
             now = time.monotonic()
-            for lane in self.lanes.values():
-                lane.window.read(counts.get(str(lane.owner_id), 0), now)
+            for lane, sent_before in asked:
+                lane.window.read(counts.get(str(lane.owner_id), 0), now, sent_before)
             self.wake.set()
 
     async def _leave(self) -> None:
@@ -270,16 +300,19 @@ class Room:
         await self.client.close()
         for source in self.sources.values():
             source.close()
-        self._database.shutdown()
-        self._writer.shutdown()
+        for pool in (self._database, self._writer):
+            pool.submit(lambda: connection.close())  # or the connection pool loses a place
+            pool.shutdown()
 
 
 def _guarded(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a database call so that a broken connection does not outlive it."""
+    """Run a database call so that a broken connection does not outlive it.
+
+    A whole connection is kept by its thread until the room closes: a check-out per call would
+    cost a round trip each.
+    """
     try:
         return act(*args, **kwargs)
     except (OperationalError, InterfaceError):
         connection.close()
         raise
-    finally:
-        close_old_connections()

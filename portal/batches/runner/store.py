@@ -7,7 +7,7 @@ runner that wakes after its leases ran out changes nothing.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -21,8 +21,13 @@ from portal.batches.moves import move
 from portal.batches.runner.verdict import Kind, Verdict, output_line
 from portal.batches.states import SENDING, ItemState, JobState
 from portal.failpoints import failpoint
+from portal.openai_api.authentication import why_not
 
 PAUSED_S = 15.0  # a job whose key opens nothing looks again this often
+# A line with so many broken attempts may be what breaks them: it runs while nothing else is out,
+# so that its next break is charged to it alone.
+SUSPECT_FROM = 2
+PAUSED = "It is paused until you move it to another key"
 
 CLAIM_LANES = """
 UPDATE batch_lane SET lease_owner = %s, lease_end = now() + make_interval(secs => %s)
@@ -37,7 +42,7 @@ RETURNING owner_id
 """
 RENEW_LANES = """
 UPDATE batch_lane SET lease_end = now() + make_interval(secs => %s)
-WHERE lease_owner = %s AND lease_end > now() RETURNING owner_id
+WHERE lease_owner = %s RETURNING owner_id
 """
 RENEW_ITEMS = """
 UPDATE batch_item SET lease_end = now() + make_interval(secs => %s)
@@ -47,9 +52,17 @@ CLAIM = """
 UPDATE batch_item SET state = 'running', attempt = attempt + 1, lease_owner = %s,
        lease_end = now() + make_interval(secs => %s)
 WHERE id IN (SELECT id FROM batch_item WHERE job_id = %s AND state = 'queued'
-             AND (not_before IS NULL OR not_before <= now())
-             ORDER BY run_order LIMIT %s FOR UPDATE SKIP LOCKED)
+             AND failures < %s AND (not_before IS NULL OR not_before <= now())
+             ORDER BY failures, run_order LIMIT %s FOR UPDATE SKIP LOCKED)
 RETURNING id, attempt, failures, custom_id, "offset", length, line_no
+"""
+CLAIM_SUSPECT = """
+UPDATE batch_item SET state = 'running', attempt = attempt + 1, lease_owner = %s,
+       lease_end = now() + make_interval(secs => %s)
+WHERE id IN (SELECT id FROM batch_item WHERE job_id = ANY(%s) AND state = 'queued'
+             AND failures >= %s AND (not_before IS NULL OR not_before <= now())
+             ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED)
+RETURNING job_id, id, attempt, failures, custom_id, "offset", length, line_no
 """
 FINISH = """
 WITH answers AS (
@@ -151,7 +164,7 @@ def jobs_to_send(owner_id: int) -> list[Work]:
             state__in=SENDING,
             expires_at__gt=now,
         )
-        .select_related("key", "input_file")
+        .select_related("key__owner__group", "input_file")
         .annotate(out=Count("items", filter=Q(items__state=ItemState.RUNNING)))
         .order_by("pk")[:64]
     )
@@ -159,6 +172,9 @@ def jobs_to_send(owner_id: int) -> list[Work]:
     for job in jobs:
         if job.input_file is None:
             ending.fail(job.pk, "file_not_found", "its input file was deleted before it began")
+            continue
+        if reason := why_not(job.key):
+            hold(job.pk, code="key_unusable", message=f"{PAUSED}: {reason}.", wait_s=PAUSED_S)
             continue
         work.append(
             Work(
@@ -177,7 +193,7 @@ def jobs_to_send(owner_id: int) -> list[Work]:
 def claim(runner: str, work: Work, most: int) -> list[Claimed]:
     """Take up to `most` lines of the job."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(CLAIM, [runner, settings.BATCH_LEASE_S, work.job_pk, most])
+        cursor.execute(CLAIM, [runner, settings.BATCH_LEASE_S, work.job_pk, SUSPECT_FROM, most])
         rows = cursor.fetchall()
         if rows:
             move(work.job_pk, JobState.IN_PROGRESS)
@@ -186,6 +202,17 @@ def claim(runner: str, work: Work, most: int) -> list[Claimed]:
         Claimed(pk, attempt, failures, custom_id, offset, length, line_no, work)
         for pk, attempt, failures, custom_id, offset, length, line_no in rows
     ]
+
+
+def claim_suspect(runner: str, jobs: Mapping[int, Work]) -> Claimed | None:
+    """Take one line that may be what breaks its attempts, of any of the jobs."""
+    with connection.cursor() as cursor:
+        cursor.execute(CLAIM_SUSPECT, [runner, settings.BATCH_LEASE_S, list(jobs), SUSPECT_FROM])
+        row = cursor.fetchone()
+    if row is None:
+        return None
+    job_pk, pk, attempt, failures, custom_id, offset, length, line_no = row
+    return Claimed(pk, attempt, failures, custom_id, offset, length, line_no, jobs[job_pk])
 
 
 def finish(ended: Sequence[Ended]) -> list[int]:

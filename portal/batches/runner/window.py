@@ -23,12 +23,14 @@ class Window:
 
     most: int  # lines at the gateway, whatever it grants
     outstanding: int = 0
+    sent_in_all: int = 0
     waiting: int | None = None  # as estimated from the last reading; None: never read
     read_at_s: float = 0.0
 
     def sent(self, count: int = 1) -> None:
         """Note lines sent."""
         self.outstanding += count
+        self.sent_in_all += count
         if self.waiting is not None:
             self.waiting += count
 
@@ -38,9 +40,9 @@ class Window:
         if self.waiting is not None:
             self.waiting -= 1
 
-    def read(self, waiting: int, now_s: float) -> None:
-        """Note what the gateway says."""
-        self.waiting = waiting
+    def read(self, waiting: int, now_s: float, sent_before: int) -> None:
+        """Note what the gateway says; it may not have seen what was sent after the question."""
+        self.waiting = waiting + self.sent_in_all - sent_before
         self.read_at_s = now_s
 
     def room(self, now_s: float) -> int:
