@@ -117,3 +117,68 @@ class GaugeTick:
 def gauge_width(used: float, limit: float) -> float:
     """Return the filled part of a gauge; over the limit it is full."""
     return round(min(100.0, 100.0 * used / limit), 2) if limit > 0 else 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One measured point with its spread."""
+
+    x: float
+    y: float
+    y_low: float
+    y_high: float
+    label: str
+    value: str
+    beyond: bool  # past the slots: a dashed line leads here
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    """Everything a template prints of measured points over evenly spaced steps."""
+
+    dots: tuple[Dot, ...]
+    levels: tuple[Tick, ...]
+    beyond_x: float | None  # where the part past the slots begins
+
+    @property
+    def pairs(self) -> tuple[tuple[Dot, Dot], ...]:
+        """Return neighbours, for the lines between them."""
+        return tuple(zip(self.dots, self.dots[1:], strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One point to draw: value with the lowest and highest of its repeats."""
+
+    step: int
+    value: float
+    low: float
+    high: float
+
+
+LINE_TOP, LINE_BASE = 34.0, 176.0
+
+
+def line(points: Sequence[Measured], slots: int) -> LineChart:
+    """Return points over concurrency; those past the slots are marked as such."""
+    top, step = scale(max((p.high for p in points), default=0))
+    per_value = (LINE_BASE - LINE_TOP) / top
+    pitch = 100 / max(len(points), 1)
+    dots = tuple(
+        Dot(
+            x=round(pitch * (place + 0.5), 2),
+            y=round(LINE_BASE - p.value * per_value, 1),
+            y_low=round(LINE_BASE - p.low * per_value, 1),
+            y_high=round(LINE_BASE - p.high * per_value, 1),
+            label=str(p.step),
+            value=f"{p.value:.0f}" if p.value >= 20 else f"{p.value:.1f}",
+            beyond=p.step > slots,
+        )
+        for place, p in enumerate(points)
+    )
+    levels = tuple(
+        Tick(round(LINE_BASE - step * n * per_value, 1), words.count(step * n))
+        for n in range(round(top / step) + 1)
+    )
+    first = next((dot for dot in dots if dot.beyond), None)
+    return LineChart(dots, levels, round(first.x - pitch / 2, 2) if first else None)

@@ -6,6 +6,7 @@ Rule 2: people are letters here, except the one who reads the page.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -44,6 +45,14 @@ BLOCKERS = {
     "no_replica": "no engine of this model is up",
     "scheduler": "it starts in a moment",
 }
+CAUSES = {
+    "own_cap": "people's own caps",
+    "batch_pool": "the part of the slots batch may have",
+    "slots": "too few slots",
+    "prefill": "long prompts being read",
+    "kv": "card memory",
+    "no_replica": "no engine up",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """How full a pool is for one class, judged over minutes and hours."""
+
+    state: str
+    since: datetime | None
+    cause: str  # in words; "" when there is none
+    ratio: float | None
+
+    @property
+    def word(self) -> str:
+        """Return the state as its word."""
+        return VERDICTS[self.state]
+
+
+@dataclass(frozen=True, slots=True)
 class PoolReading:
     """One model now."""
 
@@ -93,6 +117,8 @@ class PoolReading:
     marks: tuple[drawing.Mark, ...]
     batch_limit: int | None
     borrowed: bool
+    verdicts: dict[str, Verdict]  # by class; empty: the gateway judges nothing yet
+    blockers: dict[str, int]  # why those who wait now wait
     silent_since: datetime | None
 
     @property
@@ -216,10 +242,11 @@ def _pool(live: Live, name: str, letters: dict[str, str], reader_id: str) -> Poo
     lanes = _lanes(engines, running, letters, reader_id, live.at)
     silent = [engine.seen_at for engine in engines if engine.state in SILENT]
     waits = live.expected_wait_s.get(name, {})
+    verdicts = _verdicts(live, name)
     return PoolReading(
         name=name,
         engines=tuple(engine.name for engine in engines),
-        state=_state(live, engines, queued, running),
+        state=_state(live, engines, queued, running, verdicts),
         slots=sum(engine.slots for engine in heard) if heard else None,
         held={kind: sum(r.weight for r in running if r.service_class == kind) for kind in CLASSES},
         waiting={kind: sum(q.service_class == kind for q in queued) for kind in CLASSES},
@@ -232,6 +259,8 @@ def _pool(live: Live, name: str, letters: dict[str, str], reader_id: str) -> Poo
         marks=drawing.marks([_waiting(q, letters, reader_id) for q in queued], HANDICAP_S),
         batch_limit=live.batch_limit.get(name),
         borrowed=live.borrowed.get(name, False),
+        verdicts=verdicts,
+        blockers=dict(Counter(ticket.blocker for ticket in queued)),
         silent_since=moment(max((at for at in silent if at), default=None)) if silent else None,
     )
 
@@ -242,16 +271,37 @@ def is_current(engine: EngineLive, at: float) -> bool:
     return fresh and engine.state in UP
 
 
-def _state(
-    live: Live, engines: list[EngineLive], queued: list[QueuedLive], running: list[RunningLive]
-) -> str:
-    """Return this moment's state by waiting to running; own caps are nobody's overload.
+def _verdicts(live: Live, name: str) -> dict[str, Verdict]:
+    return {
+        verdict.service_class: Verdict(
+            state=verdict.word if verdict.word in VERDICTS else "unknown",
+            since=moment(verdict.since or None),
+            cause=CAUSES.get(verdict.cause or "", ""),
+            ratio=verdict.ratio,
+        )
+        for verdict in live.verdicts
+        if verdict.pool == name
+    }
 
-    Saturated and overloaded need half an hour and more of samples; a moment cannot tell.
+
+def _state(
+    live: Live,
+    engines: list[EngineLive],
+    queued: list[QueuedLive],
+    running: list[RunningLive],
+    verdicts: dict[str, Verdict],
+) -> str:
+    """Return the pool's state: the gateway's verdict for chat, else what this moment tells.
+
+    Saturated and overloaded need half an hour and more of samples; a moment cannot tell. Own
+    caps are nobody's overload.
     """
     if not any(is_current(engine, live.at) for engine in engines):
         down = engines and all(engine.state == "down" for engine in engines)
         return "down" if down else "unknown"
+    judged = verdicts.get("interactive")
+    if judged is not None and judged.state != "unknown":
+        return judged.state
     slots_wanted = sum(q.blocker in {"slots", "prefill", "kv"} for q in queued)
     return "busy" if slots_wanted / max(len(running), 1) >= 0.25 else "ok"
 

@@ -43,6 +43,7 @@ def decode(raw: Mapping[str, Any]) -> live.Live:
         "engines": tuple(_row(live.EngineLive, one) for one in raw["engines"]),
         "queued": tuple(_row(live.QueuedLive, one) for one in raw["queued"]),
         "running": tuple(_row(live.RunningLive, one) for one in raw["running"]),
+        "verdicts": tuple(_row(live.VerdictLive, one) for one in raw.get("verdicts", ())),
     }
     return _row(live.Live, {**raw, **rows})
 

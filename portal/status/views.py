@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from portal.status import reading, source
+from portal.announcements import models as announcements
+from portal.status import history, measured, reading, source
+from quotas.models import CapacityRun
 
 
 def reading_for(request: HttpRequest) -> reading.Reading:
@@ -29,8 +33,29 @@ def live_answer(request: HttpRequest, template: str, context: dict[str, Any]) ->
 
 @require_safe
 def page(request: HttpRequest) -> HttpResponse:
-    """Show what is true now, to anybody."""
-    return render(request, "status/page.html", {"section": "status", "card": reading_for(request)})
+    """Show what is true now, what was measured, and what is planned, to anybody."""
+    card = reading_for(request)
+    return render(request, "status/page.html", {"section": "status", "card": card, **_past(card)})
+
+
+def _past(card: reading.Reading) -> dict[str, Any]:
+    """Return what stands below the live part; it comes from the books alone."""
+    now = timezone.now()
+    runs = CapacityRun.objects.filter(published_at__isnull=False, withdrawn_at=None)
+    newest = {run.pool_name: run for run in runs.order_by("published_at")}
+    slots = {pool.name: pool.slots or 0 for pool in card.pools}
+    names = list(slots) or list(newest)
+    days = history.days(names[0], now) if names else []
+    return {
+        "measured": [
+            measured.of_run(newest[name], slots.get(name, 0)) for name in names if name in newest
+        ],
+        "events": announcements.planned_and_past(now),
+        "days": days,
+        "day_bands": history.day_bands(days),
+        "day_counts": dict(Counter(day.state for day in days)),
+        "day": history.last_day(names[0], now) if names else None,
+    }
 
 
 @require_safe
@@ -78,6 +103,16 @@ def status_json(card: reading.Reading) -> dict[str, Any]:
                 "expected_wait_s": pool.wait_s,
                 "batch_limit": pool.batch_limit,
                 "batch_borrows_idle_slots": pool.borrowed,
+                "verdicts": {
+                    name: {
+                        "state": verdict.state,
+                        "since": _text(verdict.since),
+                        "cause": verdict.cause or None,
+                        "ratio": verdict.ratio,
+                    }
+                    for name, verdict in pool.verdicts.items()
+                },
+                "waiting_because": pool.blockers,
             }
             for pool in card.pools
         ],

@@ -134,6 +134,12 @@ def percent(value: float) -> str:
 
 
 @register.filter
+def rest_of_hundred(value: float) -> float:
+    """Return what is left to the right edge, in per cent."""
+    return round(100 - value, 2)
+
+
+@register.filter
 def plus(value: float, more: float) -> float:
     """Add, for positions that belong together."""
     return value + more

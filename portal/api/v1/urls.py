@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from django.urls import path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularAPIView
 from rest_framework.permissions import AllowAny
 
-from portal.api.v1 import views
+from portal.api.v1 import reference, views
 
 urlpatterns = [
     path("keys", views.Keys.as_view()),
@@ -19,9 +19,5 @@ urlpatterns = [
     path("admin/limits", views.AdminLimits.as_view()),
     path("admin/people", views.AdminPeople.as_view()),
     path("schema", SpectacularAPIView.as_view(permission_classes=[AllowAny]), name="schema"),
-    path(
-        "docs/",
-        SpectacularSwaggerSplitView.as_view(url_name="schema", permission_classes=[AllowAny]),
-        name="api-docs",
-    ),
+    path("docs/", reference.page, name="api-docs"),
 ]
