@@ -77,7 +77,7 @@ async def _ready(services: Services, client: Client) -> None:
     """Ready = keys can be checked, the ledger starts tickets, and nobody told us to stop."""
     directory = services.directory.is_known
     try:
-        ledger = (await services.ledger.view()).open
+        ledger = (await services.ledger.glance()).open
     except Exception:  # whatever keeps the ledger from answering, it is not ready
         ledger = False
     parts = {"directory": directory, "ledger": ledger, "serving": not services.draining}

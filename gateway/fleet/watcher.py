@@ -117,7 +117,7 @@ class Watcher:
         """Look if it is our turn, else read what was seen."""
         await self._measured()
         if await self._is_ours():
-            view = await self._ledger.view()
+            view = await self._ledger.glance()
             await self._look(view)
         else:
             self._looking = False

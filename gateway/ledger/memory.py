@@ -307,7 +307,13 @@ class MemoryLedger(LedgerShell):
 
     async def view(self) -> LedgerView:
         self._send(op.Beat())
-        return forecast.view(self.store.state, self.store.homes(), is_open=self.store.is_open)
+        # Looking ahead costs a second with a full queue; streams must not wait for it.
+        twin, homes = forecast.copy(self.store.state), dict(self.store.homes())
+        return await asyncio.to_thread(forecast.view, twin, homes, is_open=self.store.is_open)
+
+    async def glance(self) -> LedgerView:
+        self._send(op.Beat())
+        return forecast.glance(self.store.state, self.store.homes(), is_open=self.store.is_open)
 
     async def start(self) -> None:
         """Let time pass by itself: timeouts and spills need no arrivals to happen."""

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gateway.ledger import operations as op
 from gateway.ledger.batch import Batch
 from gateway.ledger.interface import Refused
 from gateway.ledger.shell import HEARTBEAT_S, TICK_S, LedgerShell, Recorded
+from gateway.ledger.state import LedgerState
 
 log = logging.getLogger(__name__)
 
@@ -271,21 +273,31 @@ class RedisLedger(LedgerShell):
         loop = asyncio.get_running_loop()
         if self._view is not None and loop.time() - self._view[0] < VIEW_AGE_S:
             return self._view[1]
+        state, rows = await self._state()
+        self.mismatches = [*recount.mismatches(state), *snapshot.wrong_heads(state, rows)]
+        if self.mismatches:
+            log.error("the ledger does not add up: %s", self.mismatches)
+        # Looking ahead costs a second with a full queue; streams must not wait for it.
+        view = await asyncio.to_thread(forecast.view, state, {}, is_open=self.batch.is_open)
+        self._view = (loop.time(), view)
+        return view
+
+    async def glance(self) -> LedgerView:
+        """Return the picture without expected waits and positions."""
+        state, _ = await self._state()
+        return forecast.glance(state, {}, is_open=self.batch.is_open)
+
+    async def _state(self) -> tuple[LedgerState, Sequence[op.Row]]:
+        """Return a dump of the ledger; callers at the same moment share one."""
         if self._looking is None or self._looking.done():
-            self._looking = loop.create_future()
+            self._looking = asyncio.get_running_loop().create_future()
             self._send(op.Look())
         try:
             async with asyncio.timeout(VIEW_TIMEOUT_S):
                 rows = await asyncio.shield(self._looking)
         except TimeoutError:
             raise _unavailable() from None
-        state = snapshot.state_of(rows)
-        self.mismatches = [*recount.mismatches(state), *snapshot.wrong_heads(state, rows)]
-        if self.mismatches:
-            log.error("the ledger does not add up: %s", self.mismatches)
-        view = forecast.view(state, {}, is_open=self.batch.is_open)
-        self._view = (loop.time(), view)
-        return view
+        return snapshot.state_of(rows), rows
 
 
 def _run_id(info: bytes) -> str:

@@ -52,6 +52,10 @@ class LedgerShell(ABC):
     async def view(self) -> LedgerView:
         """Return the whole picture at one instant."""
 
+    @abstractmethod
+    async def glance(self) -> LedgerView:
+        """Return the picture without looking ahead."""
+
     # Tickets
 
     def admit(self, ticket: Ticket) -> asyncio.Future[Grant]:

@@ -27,7 +27,7 @@ class ShownLedger(HeardLedger):
         super().__init__()
         self.shown = LedgerView(0, True, (), (), {}, {})
 
-    async def view(self) -> LedgerView:
+    async def glance(self) -> LedgerView:
         return self.shown
 
     def show(self, *tickets: Standing | Holding) -> None:
