@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 
@@ -203,62 +204,78 @@ def test_a_silenced_process_returns_with_its_ranks(batch: Batch, server: Server)
     assert batch.adoptions == 1
 
 
+class Storm:
+    """A process at work while calls, replies and the ledger itself are lost."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.server, self.batch = random.Random(seed), Server(), Batch("g1")
+        register(self.batch)
+        self.waiting, self.running = set[str](), set[str]()
+        self.served, self.cancelled = set[str](), set[str]()
+
+    def blow(self, steps: int) -> None:
+        """Do something, and exchange at most one call, which may be lost either way."""
+        for n in range(steps):
+            if n < steps // 2:
+                self.act(n)
+            if self.rng.random() < 0.02 and not self.batch.is_waiting:
+                # With a call under way the usage it wrote would be lost with the rest.
+                self.server.forget()
+            call = self.batch.again() or self.batch.next_call()
+            assert call is not None
+            fate = self.rng.random()
+            if fate < 0.1:
+                continue  # never arrived
+            reply = self.server.call(call)
+            if fate >= 0.25:
+                self.hear(self.batch.answer(reply))
+
+    def act(self, n: int) -> None:
+        self.batch.add(op.Enqueue(ticket(n)))
+        self.waiting.add(f"t{n}")
+        if self.running and self.rng.random() < 0.8:
+            self.end(self.rng.choice(sorted(self.running)))
+        if self.rng.random() < 0.1:
+            gone = self.rng.choice(sorted(self.waiting))
+            self.waiting.discard(gone)
+            self.cancelled.add(gone)
+            self.batch.add(op.Cancel(gone))
+
+    def end(self, name: str) -> None:
+        self.running.discard(name)
+        self.served.add(name)
+        self.batch.add(release(name))
+
+    def hear(self, results: Iterable[op.Result]) -> None:
+        for name in started(list(results)):
+            if name in self.waiting:
+                self.waiting.discard(name)
+                self.running.add(name)
+            else:
+                assert name in self.cancelled, "a ticket started twice"
+                self.batch.add(op.Release(name, Outcome.EVICTED_CLIENT_GONE))
+
+    def calm(self) -> None:
+        """End what runs until nothing is left."""
+        batch = self.batch
+        while self.waiting or self.running or batch.has_pending or batch.is_waiting:
+            for name in sorted(self.running):
+                self.end(name)
+            self.hear(settle(batch, self.server))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_history_of_losses_leaks_or_doubles(seed: int) -> None:
     """
     Whatever is lost, doubled or emptied, every ticket is served once, one usage record each, and
     never more than the slots are held.
     """
-    rng, server, batch = random.Random(seed), Server(), Batch("g1")
-    register(batch)
-    waiting, running = set[str](), set[str]()
-    served, cancelled = set[str](), set[str]()
-    for n in range(400):
-        if n < 250 and rng.random() < 0.5:
-            batch.add(op.Enqueue(ticket(n)))
-            waiting.add(f"t{n}")
-        if running and rng.random() < 0.5:
-            done = rng.choice(sorted(running))
-            running.discard(done)
-            served.add(done)
-            batch.add(release(done))
-        if waiting and rng.random() < 0.05:
-            gone = rng.choice(sorted(waiting))
-            waiting.discard(gone)
-            cancelled.add(gone)
-            batch.add(op.Cancel(gone))
-        if rng.random() < 0.02 and not batch.is_waiting:
-            # With a call under way the usage it wrote would be lost with the rest of the store.
-            server.forget()
-        call = batch.again() or batch.next_call()
-        assert call is not None
-        fate = rng.random()
-        if fate < 0.1:
-            continue  # never arrived
-        reply = server.call(call)
-        if fate < 0.25:
-            continue  # its reply is lost
-        for result in batch.answer(reply):
-            if isinstance(result, op.Started):
-                if result.ticket_id in waiting:
-                    waiting.discard(result.ticket_id)
-                    running.add(result.ticket_id)
-                else:
-                    assert result.ticket_id in cancelled, "a ticket started twice"
-                    batch.add(op.Release(result.ticket_id, Outcome.EVICTED_CLIENT_GONE))
-    while waiting or running or batch.has_pending or batch.is_waiting:
-        for done in running:
-            served.add(done)
-            batch.add(release(done))
-        running = set()
-        for name in started(settle(batch, server)):
-            waiting.discard(name)
-            if name in cancelled:
-                batch.add(op.Release(name, Outcome.EVICTED_CLIENT_GONE))
-            else:
-                running.add(name)
+    storm = Storm(seed)
 
-    assert server.store.state.entries == {}
-    assert batch.tickets == {}
-    assert sorted(server.usage) == sorted(name.encode() for name in served)
-    assert server.most <= SLOTS
+    storm.blow(400)
+    storm.calm()
+
+    assert storm.server.store.state.entries == {}
+    assert storm.batch.tickets == {}
+    assert sorted(storm.server.usage) == sorted(name.encode() for name in storm.served)
+    assert storm.server.most <= SLOTS

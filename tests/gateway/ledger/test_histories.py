@@ -15,9 +15,13 @@ PLAIN = Sizes(weights=False, prompts=False)
 BIG = Sizes()
 SESSIONS = Sizes(sessions=True)
 SHARED = Sizes(sessions=True, gateways=3)
+PATIENT = Sizes(weights=False, prompts=False, patient=True, chat=0.5)
+NIGHT = Sizes(chat=0.0)
+WORLDS = [PLAIN, BIG, SESSIONS, SHARED, PATIENT, NIGHT]
+NAMES = ["plain", "big", "sessions", "shared", "patient", "night"]
 
 SHORT = settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,
@@ -39,7 +43,7 @@ def both_agree(url: str, seed: int, sizes: Sizes, steps: int = 60) -> None:
     lua.client.close()
 
 
-@pytest.mark.parametrize("sizes", [PLAIN, BIG, SESSIONS, SHARED], ids=repr)
+@pytest.mark.parametrize("sizes", WORLDS, ids=NAMES)
 @given(seed=st.integers(0, 10**9))
 @SHORT
 def test_both_ledgers_give_the_same_grants_and_keep_the_rules(
@@ -54,7 +58,7 @@ def test_both_ledgers_give_the_same_grants_and_keep_the_rules(
 
 @pytest.mark.long
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("sizes", [PLAIN, BIG, SESSIONS, SHARED], ids=repr)
+@pytest.mark.parametrize("sizes", WORLDS, ids=NAMES)
 @given(seed=st.integers(0, 10**9))
 @LONG
 def test_both_ledgers_agree_for_long(redis_url: str, sizes: Sizes, seed: int) -> None:

@@ -66,6 +66,7 @@ class Books:
     arrivals: int = 0
     starts: list[str] = field(default_factory=list)
     judges: bool = True
+    overdue: list[str] = field(default_factory=list)
 
     # Counting
 
@@ -213,6 +214,7 @@ class Books:
 
     def judge_rest(self) -> None:
         """After a call: nothing that may start is left waiting (14), the window holds A (§3)."""
+        hold(not set(self.overdue) & set(self.waiting), "a ticket outstayed its time (§10)")
         for cls in ServiceClass:
             # A big ticket that was passed too often keeps a replica free for itself.
             if any(not head.is_simple for c in ServiceClass for head in self.heads(c)):
@@ -244,6 +246,8 @@ class Sizes:
     caps_change: bool = True
     health_changes: bool = True
     gateways: int = 1
+    chat: float = 0.66  # part of the tickets that are interactive
+    patient: bool = False  # nobody's time in the queue is short, and much time passes
 
 
 class History:
@@ -317,7 +321,8 @@ class History:
         if roll < 0.84:
             return [op.PrefillDone(self.rng.choice(mine).ticket.ticket_id)] if mine else []
         if roll < 0.93:
-            return [op.Advance(self.rng.choice([1, 250, 3_000, 20_000, 61_000, 300_000]))]
+            steps = [250, 300_000, 600_000] if self.sizes.patient else [1, 3_000, 20_000, 61_000]
+            return [op.Advance(self.rng.choice(steps))]
         return self._change()
 
     def _change(self) -> list[op.Operation]:
@@ -337,7 +342,7 @@ class History:
     def _ticket(self) -> Ticket:
         b, rng = self.books, self.rng
         key, user = rng.choice(self.keys)
-        cls = rng.choice([INTERACTIVE, INTERACTIVE, BATCH])
+        cls = INTERACTIVE if rng.random() < self.sizes.chat else BATCH
         prompt = rng.choice([0, 100, 3000, 5000, 9000]) if self.sizes.prompts else 0
         session = rng.choice(["", "s1", "s2"]) if self.sizes.sessions else ""
         order = tuple(sorted(b.slots, reverse=session == "s2")) if session else ()
@@ -345,7 +350,7 @@ class History:
         b.arrivals += 1
         return Ticket(
             f"t{b.arrivals:05d}", key, user, cls, POOL, weight, prompt, rng.choice([1, 50, 900]),
-            order, session, 3_600_000,
+            order, session, 10**8 if self.sizes.patient else rng.choice([61_000, 3_600_000]),
         )  # fmt: skip
 
     def _release(self, known: Known) -> op.Operation:
@@ -408,6 +413,11 @@ class History:
                 b.running[ticket_id].reading = 0
             case op.Advance(ms):
                 b.now_ms += ms
+                b.overdue = [
+                    name
+                    for name, k in b.waiting.items()
+                    if k.arrived_ms + k.ticket.ttl_ms <= b.now_ms
+                ]
             case op.WriteKey(policy):
                 b.key_cap[policy.key_id] = policy.in_flight
             case op.WriteUser(policy):
