@@ -16,6 +16,7 @@ from quotas.snapshots.directory import (
     CardSnapshot,
     Fleet,
     KeySnapshot,
+    Limits,
     PoolSnapshot,
     ReplicaSnapshot,
 )
@@ -38,14 +39,37 @@ class Picture:
 
 def take(now: dt.datetime, version: int, scope: Scope | None) -> Picture:
     """Read the keys of the scope (None: all) and the whole fleet."""
-    rows = list(limit_rows(LimitRow.objects.all()))
-    indexed = resolve.index(rows, now)
-    keys = dict(_keys(indexed, now, version, scope))
-    ends = [row.ends_at.timestamp() for row in rows if row.ends_at and row.ends_at > now]
-    next_account = User.objects.filter(ends_at__gt=now).aggregate(at=Min("ends_at"))["at"]
-    if next_account is not None:
-        ends.append(next_account.timestamp())
-    return Picture(keys, _fleet(version), min(ends, default=None))
+    keys = list(_keys(now, scope))
+    rows = LimitRow.objects.all()
+    if scope is not None:
+        rows = rows.filter(_concerning(keys))
+    resolver = _Resolver(resolve.index(limit_rows(rows), now))
+    by_pk = {key.pk: snapshot(key, resolver, version, now) for key in keys}
+    snapshots = {key.digest: by_pk[key.pk] for key in keys}
+    for old in OldSecret.objects.filter(key__in=list(by_pk), valid_until__gt=now):
+        current = by_pk[old.key_id]
+        ends = min(old.valid_until.timestamp(), current.expires_at or float("inf"))
+        snapshots[old.digest] = replace(current, expires_at=ends, masked=old.masked)
+    return Picture(snapshots, _fleet(version), _next_change(now))
+
+
+def _concerning(keys: list[ApiKey]) -> Q:
+    """Return the rows of limits that any of the keys can feel."""
+    return (
+        Q(level="everyone")
+        | Q(group__in={key.owner.group_id for key in keys} - {None})
+        | Q(user__in={key.owner_id for key in keys})
+        | Q(key__in=[key.pk for key in keys])
+    )
+
+
+def _next_change(now: dt.datetime) -> float | None:
+    """Return when the next limit or account ends by itself."""
+    ends = [
+        model.objects.filter(ends_at__gt=now).aggregate(at=Min("ends_at"))["at"]
+        for model in (LimitRow, User)
+    ]
+    return min((end.timestamp() for end in ends if end is not None), default=None)
 
 
 def limit_rows(rows: QuerySet[LimitRow]) -> Iterator[resolve.Row]:
@@ -68,9 +92,7 @@ def limit_rows(rows: QuerySet[LimitRow]) -> Iterator[resolve.Row]:
         )
 
 
-def _keys(
-    rows: resolve.Index, now: dt.datetime, version: int, scope: Scope | None
-) -> Iterator[tuple[str, KeySnapshot]]:
+def _keys(now: dt.datetime, scope: Scope | None) -> QuerySet[ApiKey]:
     horizon = now - REMEMBERED
     keys = ApiKey.objects.filter(
         Q(revoked_at__isnull=True) | Q(revoked_at__gt=horizon),
@@ -78,21 +100,36 @@ def _keys(
     ).select_related("owner", "owner__group")
     if scope is not None:
         keys = keys.filter(Q(pk__in=scope.key_pks) | Q(owner_id__in=scope.user_ids))
-    by_pk: dict[int, KeySnapshot] = {}
-    for key in keys:
-        by_pk[key.pk] = snapshot(key, rows, version, now)
-        yield key.digest, by_pk[key.pk]
-    for old in OldSecret.objects.filter(key__in=list(by_pk), valid_until__gt=now):
-        current = by_pk[old.key_id]
-        ends = min(old.valid_until.timestamp(), current.expires_at or float("inf"))
-        yield old.digest, replace(current, expires_at=ends, masked=old.masked)
+    return keys
 
 
-def snapshot(key: ApiKey, rows: resolve.Index, version: int, now: dt.datetime) -> KeySnapshot:
+class _Resolver:
+    """Resolves each combination of group, user and key that has rows of its own only once."""
+
+    def __init__(self, rows: resolve.Index) -> None:
+        self._rows = rows
+        self._known: dict[resolve.Target, dict[str, Limits]] = {}
+
+    def limits(self, key: ApiKey) -> dict[str, Limits]:
+        """Return the key's limits in both classes."""
+        group_id, user_id = key.owner.group_id, key.owner_id
+        target = resolve.Target(
+            group_id=group_id if ("group", group_id) in self._rows else None,
+            user_id=user_id if ("user", user_id) in self._rows else None,
+            key_pk=key.pk if ("key", key.pk) in self._rows else None,
+        )
+        if target not in self._known:
+            self._known[target] = {
+                name: resolve.for_gateway(resolve.explain(self._rows, target, name))
+                for name in CLASSES
+            }
+        return self._known[target]
+
+
+def snapshot(key: ApiKey, resolver: _Resolver, version: int, now: dt.datetime) -> KeySnapshot:
     """Return the key as the gateway needs it; `key.owner` and its group are already read."""
     owner = key.owner
-    target = resolve.Target(group_id=owner.group_id, user_id=owner.pk, key_pk=key.pk)
-    limits = {name: resolve.for_gateway(resolve.explain(rows, target, name)) for name in CLASSES}
+    limits = resolver.limits(key)
     return KeySnapshot(
         key_id=key.public_id,
         name=key.name,

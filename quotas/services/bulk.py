@@ -16,7 +16,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from quotas import resolve
-from quotas.limits import find
+from quotas.limits import LimitSpec, find
 from quotas.models import Group, LimitRow, User
 from quotas.picture import limit_rows
 from quotas.services import books, limits
@@ -88,11 +88,7 @@ def _change(
 ) -> Change | None:
     spec = find(name)
     per = per or spec.usual_per(holder.level)
-    effective = next(
-        item
-        for item in resolve.explain(indexed, _target(holder), service_class, [spec])
-        if item.per == per
-    )
+    effective = _binding(indexed, holder, service_class, spec, per)
     own = (effective.by_level or {}).get(holder.level)
     after = _after(operation, effective.value)
     is_cleared = operation.kind == "expire"
@@ -102,13 +98,9 @@ def _change(
         return None  # nothing to take away, or no number to raise
     if not is_cleared:
         limits.check_value(spec, after)
-    wider = resolve.without(indexed, holder.level)
     if is_cleared:
-        after = next(
-            item.value
-            for item in resolve.explain(wider, _target(holder), service_class, [spec])
-            if item.per == per
-        )
+        wider = resolve.without(indexed, holder.level)
+        after = _binding(wider, holder, service_class, spec, per).value
     return Change(
         holder=holder,
         who=str(holder.user or holder.group),
@@ -123,6 +115,13 @@ def _change(
         note=operation.note,
         edition=touched.edition if touched else 0,
     )
+
+
+def _binding(
+    rows: resolve.Index, holder: Holder, service_class: str, spec: LimitSpec, per: str
+) -> resolve.Effective:
+    found = resolve.explain(rows, _target(holder), service_class, [spec])
+    return next(item for item in found if item.per == per)
 
 
 def _after(operation: Operation, before: int | None) -> int | None:

@@ -13,7 +13,6 @@ sees everything. No generation means unknown (503), never "no such key" (401).
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,7 +116,12 @@ class Fleet:
 
 def to_json(snapshot: KeySnapshot | Fleet) -> bytes:
     """Serialise for Redis."""
-    return json.dumps(dataclasses.asdict(snapshot), separators=(",", ":")).encode()
+    return json.dumps(snapshot, default=_fields, separators=(",", ":")).encode()
+
+
+def _fields(part: Any) -> dict[str, Any]:
+    """Return a snapshot's fields without copying them: ten thousand keys at a time need it."""
+    return {name: getattr(part, name) for name in part.__slots__}
 
 
 def _limits(raw: dict[str, Any]) -> Limits:

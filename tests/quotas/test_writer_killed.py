@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import redis
 from django.conf import settings
+from django.db import connection
 from django.db.models import Sum
 
 from quotas.models import UsageEvent, UsageHour
@@ -118,3 +119,43 @@ def test_no_row_is_lost_or_doubled_in_the_long_run(
 ) -> None:
     """Twenty kills of the writer and five emptied Redis under 200 records per second."""
     _all_there_once(_run(valkey, redis_url, database, kills=20, flushes=5))
+
+
+def _cut_connections() -> None:
+    """End every other connection to the test's database, as a restart of PostgreSQL does."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def test_a_row_is_readable_soon_and_cut_connections_lose_none(
+    valkey: redis.Redis, redis_url: str, database: str
+) -> None:
+    """PostgreSQL drops the writer ten times; each record is a row within seconds, once."""
+    gateway = Gateway(valkey)
+    writer = _start_writer(redis_url, database)
+    number = 0
+    try:
+        gateway.append(record(number := number + 1))
+        _wait_for_rows(number, within_s=20)  # the writer has started
+        for _ in range(10):
+            for _ in range(40):
+                gateway.append(record(number := number + 1))
+            _cut_connections()
+            time.sleep(0.2)
+        _wait_for_rows(number, within_s=10)
+        gateway.append(record(number := number + 1))
+        _wait_for_rows(number, within_s=2)
+    finally:
+        writer.send_signal(signal.SIGTERM)
+        assert writer.wait(timeout=10) == 0
+    _all_there_once(number)
+
+
+def _wait_for_rows(number: int, *, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while UsageEvent.objects.count() < number:
+        assert time.monotonic() < deadline, f"{number} rows were not there in {within_s} s"
+        time.sleep(0.05)
