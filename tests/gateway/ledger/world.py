@@ -269,12 +269,9 @@ class History:
         operations: list[op.Operation] = [op.WritePool(policy)]
         for i in range(self.rng.choice([1, 2, 2, 3])):
             name = f"r{i}"
-            b.slots[name], b.accepts[name], b.prefill[name] = (
-                self.rng.choice([1, 2, 4, 8]),
-                True,
-                8192,
-            )
-            replica = ReplicaPolicy(name, 1, POOL, b.slots[name], 8192)
+            b.slots[name], b.accepts[name] = self.rng.choice([1, 2, 4, 8]), True
+            b.prefill[name] = self.rng.choice([8192, 32_768])
+            replica = ReplicaPolicy(name, 1, POOL, b.slots[name], b.prefill[name])
             operations.append(op.WriteReplica(replica))
         for key, user in self.keys:
             b.key_cap[key] = self.rng.choice([1, 2, 2, 3])
