@@ -255,6 +255,29 @@ if PRODUCTION:
     # Preloading is a decision about the institute's whole domain, not ours.
     SILENCED_SYSTEM_CHECKS = ["security.W021"]
 
+UNFOLD = {
+    "SITE_TITLE": "Fairway administration",
+    "SITE_HEADER": "Fairway",
+    "SITE_URL": "/",
+    "SITE_SYMBOL": "sailing",
+    "SHOW_HISTORY": True,
+    "DASHBOARD_CALLBACK": "portal.administration.dashboard",
+    "SIDEBAR": {
+        "show_search": True,
+        "show_all_applications": True,
+        "navigation": [
+            {
+                "title": "Pages",
+                "items": [
+                    {"title": "Quotas of everybody", "icon": "grid_on", "link": "/quota/grid/"},
+                    {"title": "Requests for more", "icon": "inbox", "link": "/quota/"},
+                    {"title": "Status", "icon": "monitoring", "link": "/status/"},
+                ],
+            }
+        ],
+    },
+}
+
 EMAIL_FROM = env.text("EMAIL_FROM", "fairway@localhost")
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = EMAIL_FROM
 vars().update(environ.Env.email_url_config(env.text("EMAIL_URL", "consolemail://")))
@@ -353,6 +376,8 @@ FILE_RETENTION_DAYS = env.integer("FILE_RETENTION_DAYS", 30)
 USAGE_RETENTION_MONTHS = env.integer("USAGE_RETENTION_MONTHS", 13)
 CELERY_BEAT_SCHEDULE = {
     "accounts-end": {"task": "quotas.tasks.end_accounts", "schedule": 60.0},
+    "capacity-minutes": {"task": "quotas.tasks.keep_minutes", "schedule": 20.0},
+    "capacity-decision": {"task": "quotas.tasks.decide_capacity", "schedule": 3600.0},
     "usage-partitions": {"task": "quotas.tasks.keep_partitions", "schedule": 3600.0},
     "batches-sweep": {"task": "portal.batches.tasks.sweep", "schedule": 10.0},
     "files-clean": {"task": "portal.batches.tasks.clean", "schedule": 3600.0},

@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+from portal.accounts import joining
 from portal.accounts import views as accounts
 from portal.catalogue import views as catalogue
 from portal.docs import views as docs
@@ -23,8 +24,12 @@ urlpatterns = [
     path("status.json", status.as_json, name="status-json"),
     path("keys/", include("portal.keys.urls")),
     path("usage/", include("portal.usage.urls")),
+    path("", include("portal.quota_requests.urls")),
     path("models/", catalogue.index, name="models"),
     path("profile/", accounts.profile, name="profile"),
+    path("profile/my-data.json", accounts.my_data, name="my-data"),
+    path("join/<str:token>/", joining.join, name="join"),
+    path("group/invite/", joining.invite, name="group-invite"),
     path("docs/", docs.index, name="docs"),
     path("docs/<slug:slug>/", docs.page, name="docs-page"),
     path("try/credential/", home.try_credential, name="try-credential"),

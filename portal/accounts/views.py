@@ -6,12 +6,14 @@ from typing import cast
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.core.serializers.json import DjangoJSONEncoder
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.accounts.forms import ProfileForm
 from quotas.models import User
+from quotas.services import privacy
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -24,5 +26,20 @@ def profile(request: HttpRequest) -> HttpResponse:
         form.save()
         messages.success(request, "Saved")
         return redirect("profile")
-    context = {"section": "profile", "form": form, "person": person}
+    context = {
+        "section": "profile",
+        "form": form,
+        "person": person,
+        "owns_groups": person.owned_groups.exists(),
+    }
     return render(request, "account/profile.html", context, status=400 if form.errors else 200)
+
+
+@require_safe
+@login_required
+def my_data(request: HttpRequest) -> JsonResponse:
+    """Hand over what the books hold about a person; single requests are a CSV of their own."""
+    body = privacy.my_data(user=cast("User", request.user))
+    response = JsonResponse(body, encoder=DjangoJSONEncoder, json_dumps_params={"indent": 2})
+    response["Content-Disposition"] = 'attachment; filename="my-data.json"'
+    return response

@@ -146,6 +146,12 @@ def plus(value: float, more: float) -> float:
 
 
 @register.filter
+def minus(value: int, less: int) -> int:
+    """Take away."""
+    return value - less
+
+
+@register.filter
 def coord(value: float) -> str:
     """Return a number as SVG takes it, with a point whatever the language."""
     return f"{value:g}"
