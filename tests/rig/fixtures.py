@@ -38,8 +38,12 @@ def product(
 
 @pytest.fixture(scope="session")
 def doomed(running_witness: Witness, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    """Run the product whose parts the fault tests kill; each test waits until it is well again."""
-    found = Product(tmp_path_factory.mktemp("doomed"), running_witness.url, TESTING)
+    """Run the product whose parts the fault tests kill; each test waits until it is well again.
+
+    It has two gateways, which share one ledger in Redis.
+    """
+    settings = TESTING | {"GATEWAY_PROCESSES": "2"}
+    found = Product(tmp_path_factory.mktemp("doomed"), running_witness.url, settings)
     try:
         yield found.start()
     finally:

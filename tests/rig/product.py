@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +104,12 @@ def descendants(pid: int) -> list[Process]:
     return found
 
 
+def alive(processes: Sequence[Process]) -> list[Process]:
+    """Return those that still run, and are not other programs with the same number."""
+    table = process_table()
+    return [p for p in processes if p.pid in table and table[p.pid].command == p.command]
+
+
 @dataclass
 class Product:
     """One installation."""
@@ -179,29 +185,20 @@ class Product:
             return 0
 
     def stop(self) -> None:
-        """End it as Ctrl-C does, insist, and make sure that nothing is left."""
+        """End it the quick way: its programs die with their supervisor. Nothing is left."""
         if self.process is None:
             return
         below = descendants(self.process.pid)
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(30)
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        self._end_leftovers(below)
+        self.process.kill()
+        self.process.wait()
+        give_up = time.monotonic() + 5
+        while (left := alive(below)) and time.monotonic() < give_up:
+            time.sleep(0.05)
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
         self.process = None
         shutil.rmtree(stores.run_dir(self.data_dir), ignore_errors=True)
-
-    def _end_leftovers(self, before: list[Process]) -> None:
-        time.sleep(0.2)
-        table = process_table()
-        for process in before:
-            left = table.get(process.pid)
-            if left is not None and left.command == process.command:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
 
     # --- parts ----------------------------------------------------------------------------
 
