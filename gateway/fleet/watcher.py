@@ -21,10 +21,12 @@ from redis.exceptions import RedisError
 
 from gateway.core.types import Blocker, LedgerView, ServiceClass
 from gateway.core.verdict import OVERLOADED_WINDOW_S, SAMPLE_S, Judge, Sample, attribute
+from gateway.fleet.minutes import Minutes
 from gateway.fleet.prober import Fleet
+from gateway.fleet.totals import pool_now
 from gateway.ledger.interface import Ledger
 from quotas.snapshots.live import VerdictLive
-from quotas.snapshots.measured import MEASURED, Measured, measured_from_json
+from quotas.snapshots.measured import MEASURED, MINUTES, Measured, measured_from_json
 
 LOOK_S = 1.0
 LEASE_MS = 4000
@@ -32,8 +34,11 @@ FRESH_S = 15.0
 KEPT = int(OVERLOADED_WINDOW_S / SAMPLE_S) + 10
 LOOKER, PICTURE, HISTORY = "fairway:watch:looker", "fairway:watch", "fairway:watch:history:"
 FOREIGN_S = 15.0
+OUTLOOK_S = 20.0  # looking ahead costs up to a second of a core
+KEPT_MINUTES = 20_000  # some days of a few pools, should the books be away
 ANSWER_S = 2.0
 CLASSES = tuple(ServiceClass)
+INTERACTIVE = ServiceClass.INTERACTIVE.value
 
 log = logging.getLogger("fairway.watch")
 
@@ -79,6 +84,10 @@ class Watcher:
         self._looked_at = 0.0
         self._sampled_at = 0.0
         self._foreign: dict[str, tuple[int, float]] = {}  # replica: fewest strangers, since when
+        self._minutes = Minutes()
+        self._kept_s: dict[str, dict[str, float]] = {}  # pool: waited, by blocker, in a minute yet
+        self._outlook: dict[str, dict[str, int | None]] = {}
+        self._outlook_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -154,6 +163,7 @@ class Watcher:
         if now - self._sampled_at >= SAMPLE_S:
             self._sampled_at = now
             await self._sample(view, now)
+            await self._keep_minutes(view, now)
         self._looked_at = self._seen_at = now
         await self._redis.set(PICTURE, json.dumps(self._picture(now)))
 
@@ -238,6 +248,28 @@ class Watcher:
                 pipe.expire(HISTORY + pool, round(OVERLOADED_WINDOW_S))
                 await pipe.execute()
         self.verdicts = tuple(self._verdicts(now))
+
+    async def _keep_minutes(self, view: LedgerView, now: float) -> None:
+        """Add this look to the open minutes and hand over those that are over."""
+        if now - self._outlook_at >= OUTLOOK_S:
+            self._outlook_at = now
+            self._outlook = (await self._ledger.view()).newcomer_wait_ms
+        words = {v.pool: v.word for v in self.verdicts if v.service_class == INTERACTIVE}
+        rows = []
+        for pool in self._names():
+            replicas = [r for r in self._fleet.replicas() if r.snapshot.pool == pool]
+            waited = self.waited_s.get(pool, {}).get(INTERACTIVE, {})
+            kept = self._kept_s.setdefault(pool, dict(waited))
+            grown = {b: s - kept.get(b, 0.0) for b, s in waited.items() if s > kept.get(b, 0.0)}
+            self._kept_s[pool] = dict(waited)
+            seen = pool_now(pool, view, replicas, self._outlook.get(pool, {}), self._fleet.now_s())
+            word = words.get(pool, "unknown")
+            rows += self._minutes.add(pool, now, seen, verdict=word, waited_s=grown)
+        if rows:
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.rpush(MINUTES, *map(json.dumps, rows))
+                pipe.ltrim(MINUTES, -KEPT_MINUTES, -1)
+                await pipe.execute()
 
     def _running_in(self, view: LedgerView, pool: str) -> int | None:
         """Return the pool's sequences in flight; unknown while no engine of it is heard."""

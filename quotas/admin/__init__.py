@@ -1,5 +1,5 @@
 """The administrators' view of the books, on django-unfold."""
 
-from quotas.admin import engines, keys, limits, people, usage
+from quotas.admin import capacity, engines, keys, limits, people, requests, usage
 
-__all__ = ["engines", "keys", "limits", "people", "usage"]
+__all__ = ["capacity", "engines", "keys", "limits", "people", "requests", "usage"]

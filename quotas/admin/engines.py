@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from quotas import tasks
 from quotas.admin.base import BooksAdmin, action, display
-from quotas.models import Card, Pool, Replica
-from quotas.services import engines
+from quotas.models import Card, Pool, Replica, User
+from quotas.services import capacity, engines
 
 
 class ReplicaForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -51,7 +56,7 @@ class ReplicaAdmin(BooksAdmin[Replica]):
     search_fields = ["name", "url", "public_id", "pool__name"]
     autocomplete_fields = ["pool", "card"]
     readonly_fields = ["public_id", "added_at"]
-    actions = ["drain", "activate", "disable"]
+    actions = ["drain", "activate", "disable", "measure", "measure_quickly"]
 
     @display(
         description="state", label={"active": "success", "draining": "warning", "disabled": ""}
@@ -70,6 +75,27 @@ class ReplicaAdmin(BooksAdmin[Replica]):
     @action(description="Disable")
     def disable(self, request: HttpRequest, chosen: QuerySet[Replica]) -> None:
         self._set(request, chosen, Replica.State.DISABLED)
+
+    @action(description="Measure its capacity: nobody else is served meanwhile (an hour or so)")
+    def measure(self, request: HttpRequest, chosen: QuerySet[Replica]) -> None:
+        self._measure(request, chosen, {})
+
+    @action(description="Measure its capacity quickly: short prompts, three repeats (minutes)")
+    def measure_quickly(self, request: HttpRequest, chosen: QuerySet[Replica]) -> None:
+        self._measure(request, chosen, capacity.QUICK)
+
+    def _measure(
+        self, request: HttpRequest, chosen: QuerySet[Replica], wishes: Mapping[str, Any]
+    ) -> None:
+        person = request.user if isinstance(request.user, User) else None
+        for replica in chosen:
+            try:
+                run = capacity.request(replica=replica, requested_by=person, wishes=wishes)
+            except ValidationError as error:
+                self.message_user(request, error.messages[0], messages.ERROR)
+                continue
+            transaction.on_commit(partial(tasks.measure.delay, run.public_id))
+            self.message_user(request, f"{replica.name} is being measured: see Capacity runs.")
 
     def _set(self, request: HttpRequest, chosen: QuerySet[Replica], state: str) -> None:
         for replica in chosen:

@@ -7,9 +7,11 @@ move is a compare-and-swap, so a run that was stopped and one that ended cannot 
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
+import redis
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
@@ -22,6 +24,7 @@ from quotas.models import (
     Replica,
     User,
 )
+from quotas.snapshots.measured import MEASURED, MINUTES, Measured
 
 State = CapacityRun.State
 NEXT: Mapping[str, frozenset[str]] = {
@@ -37,8 +40,22 @@ SILENT_S = 60
 KEEP_MINUTES_DAYS = 60
 
 
-def request(*, replica: Replica, requested_by: User | None = None) -> CapacityRun:
-    """Plan a run; one at a time per replica."""
+# The short form of a run, in the words of the measuring command.
+QUICK: Mapping[str, Any] = {
+    "lengths": [128, 1024],
+    "concurrencies": [1, 2, 4],
+    "repeats": 3,
+    "answer_tokens": 64,
+}
+
+
+def request(
+    *,
+    replica: Replica,
+    requested_by: User | None = None,
+    wishes: Mapping[str, Any] | None = None,
+) -> CapacityRun:
+    """Plan a run; one at a time per replica. `wishes` change what the full plan measures."""
     bury_silent()
     try:
         with transaction.atomic():
@@ -47,6 +64,7 @@ def request(*, replica: Replica, requested_by: User | None = None) -> CapacityRu
                 replica_name=replica.name,
                 pool_name=replica.pool.name,
                 requested_by=requested_by,
+                plan={"wishes": dict(wishes)} if wishes else {},
                 heard_at=timezone.now(),
             )
     except IntegrityError as error:
@@ -207,17 +225,70 @@ _AVERAGED = (
 )
 
 
-def record_minute(*, pool: str, minute: dt.datetime, looks: list[Mapping[str, Any]]) -> None:
-    """Keep what several looks at a pool within one minute saw; a second write replaces it."""
-    fields: dict[str, Any] = {"looks": len(looks)}
-    for name in _AVERAGED:
-        known = [look[name] for look in looks if look.get(name) is not None]
-        fields[name] = sum(known) / len(known) if known else None
-    fields["verdict"] = looks[-1].get("verdict") or "unknown"
-    preempted = [look["preemptions"] for look in looks if look.get("preemptions") is not None]
-    fields["preemptions"] = sum(preempted) if preempted else None
-    fields["waited_s"] = looks[-1].get("waited_s") or {}
-    PoolMinute.objects.update_or_create(pool=pool, minute=minute, defaults=fields)
+def record_minute(row: Mapping[str, Any]) -> None:
+    """Keep one minute of a pool as the gateway summed it up; a second write replaces it."""
+    fields: dict[str, Any] = {name: row.get(name) for name in _AVERAGED}
+    per_s = row.get("preemptions_per_s")
+    fields |= {
+        "looks": row.get("looks") or 0,
+        "preemptions": None if per_s is None else round(60 * per_s),
+        "verdict": row.get("verdict") or "unknown",
+        "waited_s": row.get("waited_s") or {},
+    }
+    minute = dt.datetime.fromtimestamp(row["at"], dt.UTC)
+    PoolMinute.objects.update_or_create(pool=row["pool"], minute=minute, defaults=fields)
+
+
+def keep_minutes(store: redis.Redis, *, most: int = 2000) -> int:
+    """Move finished minutes from Redis into the books; returns how many.
+
+    They are taken away only after they are kept, so a crash in between writes them twice, which
+    changes nothing.
+    """
+    raw = cast("list[bytes]", store.lrange(MINUTES, 0, most - 1))
+    with transaction.atomic():
+        for text in raw:
+            record_minute(json.loads(text))
+    if raw:
+        store.ltrim(MINUTES, len(raw), -1)
+    return len(raw)
+
+
+def publish_measured(store: redis.Redis) -> int:
+    """Tell the gateways what each replica was measured at last; returns how many replicas."""
+    newest = (
+        CapacityRun.objects.filter(
+            state=State.COMPLETE, replica__isnull=False, withdrawn_at__isnull=True
+        )
+        .order_by("replica_id", "-ended_at")
+        .distinct("replica_id")
+        .select_related("replica")
+    )
+    found = {
+        run.replica.public_id: text for run in newest if run.replica and (text := _measured(run))
+    }
+    with store.pipeline(transaction=True) as pipe:
+        pipe.delete(MEASURED)
+        if found:
+            pipe.hset(MEASURED, mapping=cast("Any", found))
+        pipe.execute()
+    return len(found)
+
+
+def _measured(run: CapacityRun) -> str | None:
+    """Return a run in the few numbers a watchdog needs, from its shortest prompts."""
+    points = run.report.get("points") or []
+    shortest = min((p["planned_tokens"] for p in points), default=0)
+    decode = [
+        (p["concurrency"], p["decode_per_s"]["value"])
+        for p in points
+        if p["planned_tokens"] == shortest and p["decode_per_s"]
+    ]
+    prefill = [p["prefill_per_s"]["value"] for p in points if p["prefill_per_s"]]
+    if not decode or not prefill:
+        return None
+    measured = Measured(run.public_id, run.fingerprint, max(prefill), tuple(decode))
+    return measured.to_json()
 
 
 def forget_old_minutes() -> int:

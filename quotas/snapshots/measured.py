@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 MEASURED = "fairway:measured"
+# List of finished minutes, one JSON object per pool and minute (fields of quotas' PoolMinute, with
+# `at` in Unix seconds); the gateway appends, the books take away what they have kept.
+MINUTES = "fairway:minutes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import datetime as dt
 import json
 import signal
@@ -31,6 +32,7 @@ from quotas.services import capacity
 from quotas.snapshots.credentials import Credential, sign
 
 STOP_POLL_S = 1.0
+PR_SET_PDEATHSIG = 1
 
 
 class Books:
@@ -123,6 +125,8 @@ class Command(BaseCommand):
         """Measure and print what was found."""
         replica = _replica(options["engine"])
         run = _run(replica, options["run"])
+        if options["run"]:
+            _end_with_parent()
         progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -148,8 +152,7 @@ class Command(BaseCommand):
         self, replica: Replica, run: CapacityRun, options: dict[str, Any], progress: Progress
     ) -> Report | None:
         stop = asyncio.Event()
-        if options["run"] is None:
-            await sync_to_async(_stop_on_signals)(asyncio.get_running_loop(), stop)
+        await sync_to_async(_stop_on_signals)(asyncio.get_running_loop(), stop)
         hold: GatewayHold | NoHold = NoHold()
         if not options["no_hold"]:
             hold = GatewayHold(
@@ -163,7 +166,8 @@ class Command(BaseCommand):
         subject = await sync_to_async(_subject)(replica)
         listening = asyncio.create_task(books.listen(stop))
         try:
-            await Session(subject, _wishes(options), hold, books, stop).run()
+            wishes = _planned(run) or _wishes(options)
+            await Session(subject, wishes, hold, books, stop).run()
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
@@ -218,6 +222,18 @@ def _subject(replica: Replica) -> Subject:
         sharing_mode=card.sharing_mode if card else "",
         beside={other.public_id: other.name for other in beside},
     )
+
+
+def _planned(run: CapacityRun) -> Wishes | None:
+    """Return what was wished when the run was planned by the button."""
+    wishes = run.plan.get("wishes")
+    return Wishes(**wishes) if wishes else None
+
+
+def _end_with_parent() -> None:
+    """Have the kernel tell us to stop when the worker that started us is gone (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _wishes(options: Mapping[str, Any]) -> Wishes:

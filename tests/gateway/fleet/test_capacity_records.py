@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
+import json
 from typing import Any
 
 import pytest
+import redis
 from django.core.exceptions import ValidationError
+from django.core.management import call_command
 from django.db import IntegrityError
 from django.utils import timezone
 
-from quotas.models import CapacityRun, Replica, User
+from quotas.models import CapacityDecision, CapacityRun, PoolMinute, Replica, User
 from quotas.services import capacity, engines
+from quotas.snapshots.measured import MEASURED, MINUTES, measured_from_json
 
 State = CapacityRun.State
 pytestmark = pytest.mark.django_db
@@ -122,23 +127,25 @@ def test_a_stop_is_heard_by_the_run(replica: Replica) -> None:
     assert capacity.heard(run=run) is True
 
 
-def look(**seen: Any) -> dict[str, Any]:
-    """Return one look at a pool."""
-    return {"verdict": "ok", **seen}
+def row(at: dt.datetime, **seen: Any) -> dict[str, Any]:
+    """Return one minute as the gateway sums it up."""
+    return {"pool": "tiny", "at": at.timestamp(), "looks": 12, "verdict": "ok", **seen}
 
 
-def test_a_minute_averages_what_was_known(replica: Replica) -> None:
+def test_minutes_move_from_redis_into_the_books_once(replica: Replica, redis_url: str) -> None:
     """
-    A look that did not know a number does not count as 0; a minute of unknowns stays unknown.
+    A minute is taken away after it is kept; kept twice it is one row, and unknown stays unknown.
     """
+    store = redis.Redis.from_url(redis_url)
     minute = timezone.now().replace(second=0, microsecond=0)
-    looks = [look(held_interactive=2), look(held_interactive=None), look(held_interactive=4)]
-    capacity.record_minute(pool="tiny", minute=minute, looks=looks)
+    text = json.dumps(row(minute, held_interactive=3.5, preemptions_per_s=0.1))
+    store.rpush(MINUTES, text, text)
 
-    from quotas.models import PoolMinute
-
-    row = PoolMinute.objects.get()
-    assert (row.held_interactive, row.kv_usage, row.looks) == (3, None, 3)
+    assert capacity.keep_minutes(store) == 2
+    kept = PoolMinute.objects.get()
+    assert (kept.minute, kept.held_interactive, kept.kv_usage) == (minute, 3.5, None)
+    assert (kept.preemptions, kept.looks) == (6, 12)
+    assert store.llen(MINUTES) == 0
 
 
 def test_days_are_summed_from_minutes(replica: Replica) -> None:
@@ -148,14 +155,12 @@ def test_days_are_summed_from_minutes(replica: Replica) -> None:
     noon = timezone.localtime().replace(hour=0, minute=5, second=0, microsecond=0)
     for n, word in enumerate(["ok", "saturated", "busy"]):
         capacity.record_minute(
-            pool="tiny",
-            minute=noon + dt.timedelta(minutes=n),
-            looks=[
-                look(
-                    verdict=word, kv_usage=0.2 * n, waited_s={"slots": 30, "kv": 1},
-                    tokens_out_per_s=100, waiting_interactive=8, held_interactive=8, preemptions=n,
-                )
-            ],
+            row(
+                noon + dt.timedelta(minutes=n),
+                verdict=word, kv_usage=0.2 * n, waited_s={"slots": 30, "kv": 1},
+                tokens_out_per_s=100, waiting_interactive=8, held_interactive=8,
+                preemptions_per_s=n / 60,
+            )
         )  # fmt: skip
 
     (day,) = capacity.days("tiny")
@@ -163,3 +168,53 @@ def test_days_are_summed_from_minutes(replica: Replica) -> None:
     assert day["waited_s"] == {"slots": 90.0, "kv": 3.0}
     assert day["kv_usage"] == pytest.approx(0.2)
     assert day["offered_tokens_per_s"] == pytest.approx(200)
+
+
+def figure(value: float) -> dict[str, float]:
+    """Return a figure as a report stores it."""
+    return {"value": value, "low": value, "high": value}
+
+
+def test_gateways_are_told_what_each_replica_was_measured_at(
+    replica: Replica, redis_url: str
+) -> None:
+    """
+    The newest complete run counts, in its shortest prompts' rates; a withdrawn one does not.
+    """
+    store = redis.Redis.from_url(redis_url)
+    points = [
+        {"planned_tokens": n, "concurrency": c, "decode_per_s": figure(c * 10.0),
+         "prefill_per_s": figure(100.0 * c)}
+        for n in (64, 512) for c in (1, 2)
+    ]  # fmt: skip
+    run = begun(replica)
+    capacity.end(run=run, state=State.COMPLETE, report={"points": points})
+
+    assert capacity.publish_measured(store) == 1
+    told = measured_from_json(store.hget(MEASURED, replica.public_id))
+    assert (told.prefill_per_s, told.decode_per_s) == (200.0, ((1, 10.0), (2, 20.0)))
+
+    capacity.publish(run=run)
+    capacity.withdraw(run=run, reason="wrong card")
+    assert capacity.publish_measured(store) == 0
+    assert store.hgetall(MEASURED) == {}
+
+
+def test_a_saturated_week_becomes_a_dated_decision(replica: Replica) -> None:
+    """
+    Three saturated days give one record a day, with blocker, action and arithmetic; asking again
+    changes nothing but that day's.
+    """
+    now = timezone.localtime().replace(hour=0, minute=5, second=0, microsecond=0)
+    for day in range(3):
+        capacity.record_minute(
+            row(now - dt.timedelta(days=day), verdict="saturated", waited_s={"slots": 3600},
+                kv_usage=0.3)
+        )  # fmt: skip
+    for _ in range(2):
+        call_command("decidecapacity", stdout=io.StringIO())
+
+    decision = CapacityDecision.objects.get()
+    assert (decision.pool, decision.blocker, decision.date) == ("tiny", "slots", now.date())
+    assert "Raise the slots" in decision.action
+    assert "3.0 hours" in decision.arithmetic

@@ -145,3 +145,37 @@ def test_an_unknown_engine_is_one_sentence(db: None) -> None:
     """
     with pytest.raises(CommandError, match="Registered: none"):
         call_command("measurecapacity", "nobody")
+
+
+def test_the_button_plans_a_run_and_a_process_measures_it(
+    gateway: GatewayProcess, replica: Replica, admin_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The admin's button plans a quick run; the task's own process measures what was planned.
+    """
+    started: list[str] = []
+    monkeypatch.setattr("quotas.tasks.measure.delay", started.append)
+    monkeypatch.setitem(capacity.QUICK, "lengths", [48])
+    monkeypatch.setitem(capacity.QUICK, "concurrencies", [1])
+    monkeypatch.setitem(capacity.QUICK, "repeats", 1)
+
+    answer = admin_client.post(
+        "/admin/quotas/replica/", {"action": "measure_quickly", "_selected_action": [replica.pk]}
+    )
+    assert answer.status_code == 302
+    run = CapacityRun.objects.get()
+    assert started == [run.public_id]
+    measure("--run", run.public_id)
+
+    run.refresh_from_db()
+    assert (run.state, run.plan["lengths"], run.plan["repeats"]) == ("complete", [48], 1)
+    page = admin_client.post(
+        "/admin/quotas/capacityrun/", {"action": "publish", "_selected_action": [run.pk]}
+    )
+    assert page.status_code == 302
+    change = f"/admin/quotas/capacityrun/{run.pk}/change/"
+    assert admin_client.get(change).status_code == 200
+    admin_client.post(change, {"withdrawn_reason": "A neighbour was active."})
+    run.refresh_from_db()
+    assert run.withdrawn_reason == "A neighbour was active."
+    assert run.withdrawn_at is not None
