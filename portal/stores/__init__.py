@@ -11,8 +11,12 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
 
 SOCKET_PATH_LIMIT = 100  # Linux allows 107 bytes, macOS 103
 # The same for every shell of a user, whatever TMPDIR says; `private_folder` refuses one that
@@ -74,8 +78,24 @@ def celery_url(redis_url: str) -> str:
 def secret_key(data_dir: Path) -> str:
     """Return this installation's signing key, made once and readable by its owner only."""
     path = data_dir / "secret_key"
-    if not path.exists():
-        data_folder(data_dir)
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(48))
-    return path.read_text().strip()
+    try:
+        if not path.exists():
+            _write_once(data_folder(data_dir), path, secrets.token_urlsafe(48))
+        return path.read_text().strip()
+    except OSError as error:
+        raise ImproperlyConfigured(
+            f"DATA_DIR {data_dir} cannot be used ({error.strerror}): "
+            "set it to a folder that you may write to."
+        ) from None
+
+
+def _write_once(folder: Path, path: Path, text: str) -> None:
+    """Write the whole file or nothing; of two processes that try, the first one wins."""
+    handle, name = tempfile.mkstemp(dir=folder)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        with suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        Path(name).unlink()
