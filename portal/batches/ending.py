@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from portal.failpoints import failpoint
 from portal.files import config, shelf
 from portal.files.models import StoredFile
 
-WRITER_LEASE_S = 300
+WRITER_LEASE_S = 20.0
+WRITER_RENEW_S = 5.0
 GRACE_S = 10.0  # lines in flight may still end this long after a cancel or the window's end
 END_OF = {
     JobState.FINALIZING: JobState.COMPLETED,
@@ -33,6 +35,7 @@ END_OF = {
     JobState.EXPIRING: JobState.EXPIRED,
 }
 UNSENT = {JobState.CANCELLING: ItemState.CANCELLED, JobState.EXPIRING: ItemState.EXPIRED}
+NOT_DONE = [ItemState.FAILED, ItemState.EXPIRED, ItemState.CANCELLED]
 REASONS = {
     ItemState.CANCELLED: ("batch_cancelled", "The batch was cancelled before this line ran."),
     ItemState.EXPIRED: (
@@ -142,10 +145,12 @@ def write_results(job_pk: int) -> bool:
             _end_unsent(job_pk, UNSENT[state])
         if job.items.filter(state__in=[ItemState.QUEUED, ItemState.RUNNING]).exists():
             return False
-        output = _write(job, "output", [ItemState.DONE])
-        errors = _write(job, "errors", [ItemState.FAILED, ItemState.EXPIRED, ItemState.CANCELLED])
+        output = _write(job, me, "output", [ItemState.DONE])
+        errors = _write(job, me, "errors", NOT_DONE)
         failpoint("files_written")
         _end(job, state, output, errors)
+    except TakenOver:
+        return False
     finally:
         BatchJob.objects.filter(pk=job_pk, writer=me).update(writer="", writer_until=None)
     failpoint("job_ended")
@@ -178,15 +183,30 @@ def file_id(job: BatchJob, kind: str) -> str:
     return "file-" + hashlib.sha256(f"{job.public_id}:{kind}".encode()).hexdigest()[:24]
 
 
-def _write(job: BatchJob, kind: str, states: list[ItemState]) -> Written | None:
+class TakenOver(Exception):
+    """Another writer holds the job: this one was silent for too long."""
+
+
+def _stay(job: BatchJob, me: str) -> None:
+    """Prove that this writer lives, or stop it."""
+    until = timezone.now() + dt.timedelta(seconds=WRITER_LEASE_S)
+    if not BatchJob.objects.filter(pk=job.pk, writer=me).update(writer_until=until):
+        raise TakenOver
+
+
+def _write(job: BatchJob, me: str, kind: str, states: list[ItemState]) -> Written | None:
     public_id = file_id(job, kind)
-    lines = 0
+    lines, stayed_s = 0, time.monotonic()
     with shelf.Draft() as draft:
         for line in result_lines(job, states):
             draft.write(line + b"\n")
             lines += 1
+            if time.monotonic() - stayed_s > WRITER_RENEW_S:
+                _stay(job, me)
+                stayed_s = time.monotonic()
         if not lines:
             return None
+        _stay(job, me)
         draft.keep(shelf.place(public_id))
         return Written(public_id, shelf.place(public_id), draft.size, draft.sha256, lines)
 
@@ -214,7 +234,7 @@ def _end(job: BatchJob, state: JobState, output: Written | None, errors: Written
             kind: _row(job, kind, written)
             for kind, written in (("output", output), ("errors", errors))
         }
-        move(
+        moved = move(
             job.pk,
             END_OF[state],
             output_file=rows["output"],
@@ -225,6 +245,8 @@ def _end(job: BatchJob, state: JobState, output: Written | None, errors: Written
             wait_message="",
             wait_until=None,
         )
+        if not moved:
+            raise TakenOver
 
 
 def _row(job: BatchJob, kind: str, written: Written | None) -> StoredFile | None:

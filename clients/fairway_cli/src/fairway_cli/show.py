@@ -1,0 +1,118 @@
+"""Puts batches on the terminal."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+WORDS = {
+    "validating": "waits for its turn",
+    "in_progress": "in progress",
+    "finalizing": "writing results",
+}
+
+
+def clock(seconds: int | None) -> str:
+    """Return a moment in the reader's own time zone."""
+    if seconds is None:
+        return "unknown"
+    then = dt.datetime.fromtimestamp(seconds, tz=dt.UTC).astimezone()
+    days = (then.date() - dt.datetime.now(tz=dt.UTC).astimezone().date()).days
+    return f"{then:%H:%M}" if days == 0 else f"{then:%a %d %b, %H:%M}"
+
+
+def counts(batch: dict[str, Any]) -> tuple[int, int, int]:
+    """Return done, failed and all lines; servers may leave the counts out."""
+    found = batch.get("request_counts") or {}
+    return found.get("completed") or 0, found.get("failed") or 0, found.get("total") or 0
+
+
+def bar(console: Console) -> Progress:
+    """Return a progress bar for the lines of a batch."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console,
+    )  # fmt: skip
+
+
+def sentence(batch: dict[str, Any]) -> str:
+    """Return what is to be said of a running batch now."""
+    parts = [WORDS.get(batch.get("status", ""), str(batch.get("status")))]
+    _, failed, _ = counts(batch)
+    if failed:
+        parts.append(f"[red]{failed} failed[/red]")
+    if batch.get("estimated_completion_at"):
+        parts.append(f"ends about {clock(batch['estimated_completion_at'])}")
+    if batch.get("queue_position"):
+        parts.append(f"place {batch['queue_position']}")
+    why = batch.get("why_it_waits")
+    if isinstance(why, dict) and why.get("message"):
+        parts.append(escape(str(why["message"])))
+    return " · ".join(parts)
+
+
+def summary(console: Console, batch: dict[str, Any]) -> None:
+    """Print how a batch ended, or where it stands."""
+    done, failed, total = counts(batch)
+    console.print(f"[bold]{escape(str(batch['id']))}[/bold]: {sentence(batch)}")
+    console.print(f"  {done} done, {failed} failed, of {total} lines")
+    usage = batch.get("usage") or {}
+    if usage.get("total_tokens"):
+        console.print(
+            f"  {usage['input_tokens']:,} tokens read, {usage['output_tokens']:,} written"
+        )
+    for error in ((batch.get("errors") or {}).get("data")) or []:
+        console.print(f"  [red]{escape(str(error.get('message')))}[/red]")
+
+
+def problems(console: Console, details: object) -> None:
+    """Print the lines a server refused."""
+    if not isinstance(details, list) or not details:
+        return
+    table = Table(box=None)
+    table.add_column("line", justify="right")
+    table.add_column("what is wrong")
+    for one in details[:20]:
+        table.add_row(str(one.get("line") or ""), escape(str(one.get("message"))))
+    console.print(table)
+    if len(details) > 20:
+        console.print(f"… and {len(details) - 20} more")
+
+
+def plan(console: Console, estimate: dict[str, Any]) -> None:
+    """Print an estimate."""
+    console.print(f"{estimate['lines']:,} lines")
+    if estimate.get("known"):
+        tokens = estimate["estimated_tokens"]
+        console.print(f"would start about {clock(estimate['estimated_start_at'])}")
+        console.print(
+            f"would end about {clock(estimate['estimated_completion_at'])}, likely between "
+            f"{clock(estimate['soonest_completion_at'])} and "
+            f"{clock(estimate['latest_completion_at'])}"
+        )
+        console.print(f"would cost about {tokens['total']:,} tokens")
+    else:
+        console.print("its end is unknown: this model has answered nothing lately to judge by")
+    refused = (estimate.get("would_be_refused") or {}).get("data") or []
+    if refused:
+        console.print("[red]It would be refused:[/red]")
+        problems(console, refused)
+
+
+def listing(console: Console, batches: list[dict[str, Any]]) -> None:
+    """Print a table of batches."""
+    table = Table(box=None)
+    for name in ("batch", "name", "state", "lines", "submitted"):
+        table.add_column(name)
+    for batch in batches:
+        done, failed, total = counts(batch)
+        table.add_row(
+            str(batch["id"]), escape(str(batch.get("name") or "")), str(batch["status"]),
+            f"{done + failed} of {total}", clock(batch.get("created_at")),
+        )  # fmt: skip
+    console.print(table)
