@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from gateway.core.types import Outcome
 
@@ -36,6 +37,7 @@ class Metrics:
     def __init__(self, shared_dir: str = "") -> None:
         registry = self.registry = CollectorRegistry()
         self._shared_dir = shared_dir
+        self.collectors: list[Collector] = []
         self._pools: dict[tuple[str, str], PoolMetrics] = {}
         self.requests = Counter(
             "fairway_requests", "Requests that ended, by how they ended.",
@@ -97,8 +99,12 @@ class Metrics:
 
     def page(self) -> bytes:
         """Write the page; with several processes, over all of them."""
+        registry = CollectorRegistry()
         if self._shared_dir:
-            registry = CollectorRegistry()
             MultiProcessCollector(registry, self._shared_dir)  # type: ignore[no-untyped-call]
-            return generate_latest(registry)
-        return generate_latest(self.registry)
+        else:
+            registry.register(self.registry)
+        # These speak of the installation, not of a process: whoever is asked tells the same.
+        for collector in self.collectors:
+            registry.register(collector)
+        return generate_latest(registry)

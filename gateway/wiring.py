@@ -12,6 +12,7 @@ from gateway.answer import Buffers
 from gateway.config import Config
 from gateway.core.fields import Rules
 from gateway.directory import Directory
+from gateway.fleet.exports import FleetCollector
 from gateway.fleet.holds import Holds
 from gateway.fleet.prober import Fleet
 from gateway.fleet.watcher import Watcher
@@ -73,6 +74,7 @@ async def services(config: Config) -> AsyncIterator[Services]:
         watcher=Watcher(_redis(config), ledger, fleet, name=config.process_name),
         rules=Rules(config.extra_fields, config.media_hosts, config.embedding_inputs),
     )
+    made.metrics.collectors.append(FleetCollector(fleet, made.watcher))
     async with contextlib.AsyncExitStack() as stack:
         for part in (outbox, ledger, fleet, directory, made.holds, made.watcher):
             stack.push_async_callback(part.close)

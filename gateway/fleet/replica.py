@@ -177,11 +177,15 @@ class Replica:
         """Tell whether sessions are sent home: not to a replica that is full by its own word."""
         return not self.reading.waiting and (self.reading.kv_usage or 0.0) <= FULL_CACHE
 
+    def fresh_reading(self, now_s: float) -> EngineReading:
+        """Return the engine's numbers, all unknown when they are old."""
+        fresh = self.read_s is not None and now_s - self.read_s <= STALE_S
+        return self.reading if fresh else UNKNOWN
+
     def inside(self, now_s: float) -> int | None:
         """Return how many requests the engine says are in it, unknown when it has not said."""
-        if self.read_s is None or now_s - self.read_s > STALE_S or self.reading.running is None:
-            return None
-        return self.reading.running + (self.reading.waiting or 0)
+        reading = self.fresh_reading(now_s)
+        return None if reading.running is None else reading.running + (reading.waiting or 0)
 
     def is_heard(self, now: float) -> bool:
         """Tell whether the engine gave any good answer lately (Unix seconds)."""
@@ -204,9 +208,8 @@ class Replica:
 
     def live(self, now_s: float, held: tuple[int, int] = (0, 0)) -> EngineLive:
         """Return the record for the status page; `held` = our slots, interactive and batch."""
-        fresh = self.read_s is not None and now_s - self.read_s <= STALE_S
-        reading = self.reading if fresh else UNKNOWN
-        rates = self.counters.rates() if fresh else Rates()
+        reading = self.fresh_reading(now_s)
+        rates = Rates() if reading is UNKNOWN else self.counters.rates()
         return EngineLive(
             replica_id=self.snapshot.replica_id,
             name=self.snapshot.name,

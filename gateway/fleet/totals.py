@@ -31,15 +31,26 @@ def pool_now(
     }
     for service_class in ServiceClass:
         name = service_class.value
-        found[f"held_{name}"] = sum(
-            h.weight for h in view.running if h.pool == pool and h.service_class is service_class
-        )
-        found[f"waiting_{name}"] = sum(
-            1 for q in view.queued if q.pool == pool and q.service_class is service_class
-        )
-        wait_ms = outlook.get(name)
-        found[f"expected_wait_{name}_s"] = None if wait_ms is None else wait_ms / 1000
+        queue = queue_now(pool, service_class, view, outlook.get(name))
+        found[f"held_{name}"] = queue["held"]
+        found[f"waiting_{name}"] = queue["waiting"]
+        found[f"expected_wait_{name}_s"] = queue["expected_wait_s"]
     return found
+
+
+def queue_now(
+    pool: str, service_class: ServiceClass, view: LedgerView, wait_ms: int | None
+) -> dict[str, float | None]:
+    """Return one class's part of a pool: what runs, waits and is held, and how long for."""
+    running = [h for h in view.running if h.pool == pool and h.service_class is service_class]
+    queued = [q for q in view.queued if q.pool == pool and q.service_class is service_class]
+    return {
+        "running": len(running),
+        "held": sum(holding.weight for holding in running),
+        "waiting": len(queued),
+        "oldest_s": max((q.queued_ms for q in queued), default=0) / 1000,
+        "expected_wait_s": None if wait_ms is None else wait_ms / 1000,
+    }
 
 
 def _most(values: Iterable[float | None]) -> float | None:

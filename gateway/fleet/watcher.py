@@ -21,10 +21,13 @@ from redis.exceptions import RedisError
 
 from gateway.core.types import Blocker, LedgerView, ServiceClass
 from gateway.core.verdict import OVERLOADED_WINDOW_S, SAMPLE_S, Judge, Sample, attribute
+from gateway.fleet.changes import Starts, Strangers
 from gateway.fleet.minutes import Minutes
 from gateway.fleet.prober import Fleet
-from gateway.fleet.totals import pool_now
+from gateway.fleet.totals import pool_now, queue_now
 from gateway.ledger.interface import Ledger
+from quotas.snapshots import exports
+from quotas.snapshots.exports import EXPORTS, Gauge
 from quotas.snapshots.live import VerdictLive
 from quotas.snapshots.measured import MEASURED, MINUTES, Measured, measured_from_json
 
@@ -33,7 +36,6 @@ LEASE_MS = 4000
 FRESH_S = 15.0
 KEPT = int(OVERLOADED_WINDOW_S / SAMPLE_S) + 10
 LOOKER, PICTURE, HISTORY = "fairway:watch:looker", "fairway:watch", "fairway:watch:history:"
-FOREIGN_S = 15.0
 OUTLOOK_S = 20.0  # looking ahead costs up to a second of a core
 KEPT_MINUTES = 20_000  # some days of a few pools, should the books be away
 ANSWER_S = 2.0
@@ -70,6 +72,8 @@ class Watcher:
     ) -> None:
         self.verdicts: tuple[VerdictLive, ...] = ()
         self.waited_s: dict[str, dict[str, dict[str, float]]] = {}  # pool, class, blocker
+        self.books: tuple[Gauge, ...] = ()  # what the books want shown on the metrics page
+        self._queue: dict[str, dict[str, dict[str, float | None]]] = {}  # pool, class, name
         self._redis = client
         self._ledger = ledger
         self._fleet = fleet
@@ -79,11 +83,11 @@ class Watcher:
         self._seen_at = 0.0
         self._looking = False
         self._pools: dict[str, PoolBooks] = {}
-        self._queued: dict[str, tuple[str, ServiceClass, float]] = {}  # ticket: pool, class, waited
-        self._running: set[str] = set()
+        self._starts = Starts()
+        self._strangers = Strangers()
+        self._foreign: dict[str, int] = {}
         self._looked_at = 0.0
         self._sampled_at = 0.0
-        self._foreign: dict[str, tuple[int, float]] = {}  # replica: fewest strangers, since when
         self._minutes = Minutes()
         self._kept_s: dict[str, dict[str, float]] = {}  # pool: waited, by blocker, in a minute yet
         self._outlook: dict[str, dict[str, int | None]] = {}
@@ -110,6 +114,10 @@ class Watcher:
         """Return the verdicts, or nothing when they are old."""
         return self.verdicts if self.is_fresh else ()
 
+    def current_queue(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Return running, waiting, held, oldest and expected wait, or nothing when it is old."""
+        return self._queue if self.is_fresh else {}
+
     async def _run(self) -> None:
         while True:
             try:
@@ -124,7 +132,7 @@ class Watcher:
 
     async def turn(self) -> None:
         """Look if it is our turn, else read what was seen."""
-        await self._measured()
+        await self._hear_books()
         if await self._is_ours():
             view = await self._ledger.glance()
             await self._look(view)
@@ -140,8 +148,13 @@ class Watcher:
         await self._redis.pexpire(LOOKER, LEASE_MS)
         return True
 
-    async def _measured(self) -> None:
-        raw = await self._redis.hgetall(MEASURED)
+    async def _hear_books(self) -> None:
+        """Read what replicas were measured at, and the books' own numbers."""
+        raw, told = await asyncio.gather(self._redis.hgetall(MEASURED), self._redis.get(EXPORTS))
+        try:
+            self.books = tuple(exports.from_json(told)[1]) if told else ()
+        except (ValueError, TypeError, KeyError):
+            self.books = ()
         found: dict[str, Measured] = {}
         for replica_id, text in raw.items():
             try:
@@ -160,6 +173,7 @@ class Watcher:
         self._attribute(view, now)
         self._note_waits(view)
         self._find_strangers(view, now)
+        self._queue = {pool: self._queue_of(pool, view) for pool in self._names()}
         if now - self._sampled_at >= SAMPLE_S:
             self._sampled_at = now
             await self._sample(view, now)
@@ -171,7 +185,7 @@ class Watcher:
         """Take over the history another process kept, and what it had summed up."""
         await self._read()
         self._pools.clear()
-        self._queued, self._running, self._looked_at = {}, set(), now
+        self._starts, self._looked_at = Starts(), now
         for pool in self._names():
             books = self._pools[pool] = PoolBooks()
             for raw in await self._redis.lrange(HISTORY + pool, 0, -1):
@@ -190,41 +204,25 @@ class Watcher:
             of_class[blocker.value] = of_class.get(blocker.value, 0.0) + count * span_s
 
     def _note_waits(self, view: LedgerView) -> None:
-        """Find out how long those waited that have started since the last look."""
-        running = {holding.ticket_id: holding for holding in view.running}
-        for ticket_id in running.keys() - self._running:
-            holding = running[ticket_id]
-            _, _, waited_s = self._queued.get(ticket_id, ("", None, 0.0))
-            books = self._pools.setdefault(holding.pool, PoolBooks())
-            books.waits_s[holding.service_class].append(waited_s)
-        self._running = set(running)
-        self._queued = {
-            standing.ticket_id: (standing.pool, standing.service_class, standing.queued_ms / 1000)
-            for standing in view.queued
+        for pool, service_class, waited_s in self._starts.since_last(view):
+            self._pools.setdefault(pool, PoolBooks()).waits_s[service_class].append(waited_s)
+
+    def _queue_of(self, pool: str, view: LedgerView) -> dict[str, dict[str, float | None]]:
+        return {
+            c.value: queue_now(pool, c, view, self._outlook.get(pool, {}).get(c.value))
+            for c in CLASSES
         }
 
     def _find_strangers(self, view: LedgerView, now: float) -> None:
-        """Count requests that are in an engine for a while and did not come through us."""
         held: dict[str, int] = {}
         for holding in view.running:
             held[holding.replica_id] = held.get(holding.replica_id, 0) + holding.weight
-        for replica in self._fleet.replicas():
-            name = replica.snapshot.replica_id
-            inside = replica.inside(self._fleet.now_s())
-            strangers = 0 if inside is None else max(0, inside - held.get(name, 0))
-            if replica.hold is not None or not strangers:
-                self._foreign.pop(name, None)
-                continue
-            fewest, since = self._foreign.get(name, (strangers, now))
-            self._foreign[name] = (min(fewest, strangers), since)
-        self._fleet.know_foreign(self._strangers(now))
-
-    def _strangers(self, now: float) -> dict[str, int]:
-        return {
-            name: fewest
-            for name, (fewest, since) in self._foreign.items()
-            if now - since >= FOREIGN_S
-        }
+        inside = [
+            (r.snapshot.replica_id, None if r.hold else r.inside(self._fleet.now_s()))
+            for r in self._fleet.replicas()
+        ]
+        self._foreign = self._strangers.look(now, inside, held)
+        self._fleet.know_foreign(self._foreign)
 
     async def _sample(self, view: LedgerView, now: float) -> None:
         waiting = attribute(view.queued)
@@ -306,7 +304,8 @@ class Watcher:
             "at": now,
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
             "waited_s": self.waited_s,
-            "foreign": self._strangers(now),
+            "queue": self._queue,
+            "foreign": self._foreign,
         }
 
     async def _read(self) -> None:
@@ -317,6 +316,7 @@ class Watcher:
             picture: Mapping[str, Any] = json.loads(raw)
             self.verdicts = tuple(VerdictLive(**verdict) for verdict in picture["verdicts"])
             self.waited_s = dict(picture["waited_s"])
+            self._queue = dict(picture["queue"])
             self._seen_at = float(picture["at"])
             self._fleet.know_foreign(picture["foreign"])
         except (ValueError, TypeError, KeyError):
