@@ -7,12 +7,10 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from quotas.admin import grid
-from quotas.admin.base import BooksAdmin, action, display
+from quotas.admin.base import BooksAdmin, display
 from quotas.limits import offered
 from quotas.models import LimitRow
 from quotas.services import limits
@@ -75,13 +73,6 @@ class LimitAdmin(BooksAdmin[LimitRow]):
     """Every limit somebody set. In force on every gateway within 5 seconds."""
 
     form = LimitForm
-    custom_urls = (
-        ("grid/", "quotas_limitrow_grid", grid.grid_page),
-        ("grid/apply/", "quotas_limitrow_apply", grid.apply),
-        ("csv/", "quotas_limitrow_csv", grid.csv_out),
-        ("csv/read/", "quotas_limitrow_csv_in", grid.csv_in),
-    )
-    actions_list = ["open_grid"]
     list_display = [
         "name", "service_class", "level", "target", "per", "shown_value", "ends_at", "note",
         "set_at",
@@ -102,10 +93,6 @@ class LimitAdmin(BooksAdmin[LimitRow]):
         ("Limit", {"fields": ["name", "per", "value", "names", "seen_edition"]}),
         ("Until", {"fields": ["ends_at", "note"]}),
     ]
-
-    @action(description="Everybody side by side", url_path="open-grid")
-    def open_grid(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponseRedirect(reverse("admin:quotas_limitrow_grid"))
 
     @display(description="of")
     def target(self, row: LimitRow) -> str:

@@ -7,11 +7,15 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest
 from pghistory.admin import EventsAdmin
+from pghistory.admin.core import EventsChangeList
 from pghistory.models import Events
 from unfold.contrib.filters.admin import RangeDateTimeFilter
 
 from quotas.admin.base import ReadOnlyAdmin, display
-from quotas.models import UsageEvent, UsageHour
+from quotas.models import UsageEvent, UsageHour, User
+
+# Columns that change with every edit and say nothing by themselves.
+_DULL = frozenset({"edition", "set_at"})
 
 
 @admin.register(UsageEvent)
@@ -47,20 +51,63 @@ class UsageHourAdmin(ReadOnlyAdmin[UsageHour]):
     ordering = ["-hour"]
 
 
+class AuditList(EventsChangeList):
+    """A page of the trail, with the names of those who made its changes in one query."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        editors = {number for event in self.result_list if (number := _editor(event))}
+        names = dict(User.objects.filter(pk__in=editors).values_list("pk", "username"))
+        for event in self.result_list:
+            number = _editor(event)
+            event.name = names.get(number, f"former user {number}") if number else ""
+
+
 class AuditAdmin(ReadOnlyAdmin[Events], EventsAdmin):
     """Who changed what, when, from what to what; named in settings as PGHISTORY_ADMIN_CLASS."""
 
     search_fields = ["pgh_obj_id"]
+    search_help_text = "The number of the row that was changed."
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        return AuditList
 
     def get_list_display(self, request: HttpRequest) -> Any:
-        return ["pgh_created_at", "what", "pgh_label", "who", "pgh_diff"]
+        return ["when", "what", "change", "who", "old_and_new"]
+
+    @display(description="when", ordering="pgh_created_at")
+    def when(self, event: Any) -> Any:
+        return event.pgh_created_at
 
     @display(description="what")
-    def what(self, event: Events) -> str:
-        return f"{event.pgh_obj_model} {event.pgh_obj_id}"
+    def what(self, event: Any) -> str:
+        name = str(event.pgh_obj_model).removeprefix("quotas.")
+        shown = event.pgh_data.get("name") or event.pgh_data.get("username") or ""
+        return f"{name} {event.pgh_obj_id} {shown}".strip()
+
+    @display(
+        description="change", label={"insert": "success", "update": "info", "delete": "danger"}
+    )
+    def change(self, event: Any) -> str:
+        return str(event.pgh_label)
 
     @display(description="who")
-    def who(self, event: Events) -> str:
-        context = event.pgh_context or {}
-        user = context.get("user") if isinstance(context, dict) else None
-        return f"user {user}" if user else str(context.get("command", "shell"))
+    def who(self, event: Any) -> str:
+        context = _context(event)
+        return event.name or str(context.get("command") or "command or shell")
+
+    @display(description="old and new")
+    def old_and_new(self, event: Any) -> str:
+        if event.pgh_label == "insert":
+            return "made"
+        changed = event.pgh_diff or {}
+        shown = {name: values for name, values in changed.items() if name not in _DULL}
+        return "; ".join(f"{name}: {old} → {new}" for name, (old, new) in shown.items())
+
+
+def _context(event: Any) -> dict[str, Any]:
+    return event.pgh_context or {}
+
+
+def _editor(event: Any) -> int:
+    return int(_context(event).get("user") or 0)
