@@ -30,6 +30,12 @@ class UsageRow:
     estimated: bool
 
 
+def span(record: Record) -> str:
+    """Return when a request was at the engine, for a reader who compares it with the faults."""
+    ended = "still there" if record.ended_s is None else f"{record.ended_s:.2f}"
+    return f"({record.outcome}, {record.arrived_s:.2f} to {ended})"
+
+
 def caps_held(records: Sequence[Record], caps: Mapping[str, int]) -> list[str]:
     """I2: no owner had more requests at the engine at any instant than its cap."""
     by_owner: dict[str, list[Record]] = defaultdict(list)
@@ -58,7 +64,9 @@ def all_ended(calls: Iterable[Call], *, may_break: bool) -> list[str]:
             if not may_break:
                 found.append(f"{call.mark}: the connection broke ({call.broke})")
         elif call.status not in DOCUMENTED:
-            found.append(f"{call.mark}: status {call.status} is not documented")
+            found.append(
+                f"{call.mark}: status {call.status} is not documented: {call.body[:200]!r}"
+            )
         elif not call.code:
             found.append(f"{call.mark}: status {call.status} without an error in the known shape")
         elif call.status in (429, 503) and int(call.headers.get("retry-after", 0)) < 1:
@@ -98,7 +106,7 @@ def usage_true(rows: Sequence[UsageRow], records: Sequence[Record]) -> list[str]
     for record in records:
         mine = by_mark.get(record.mark, [])
         if not mine:
-            found.append(f"{record.mark} was served and has no usage row")
+            found.append(f"{record.mark} was at the engine and has no usage row {span(record)}")
             continue
         counted = sum(row.completion_tokens for row in mine)
         if record.outcome == "done" and not any(row.estimated for row in mine):
