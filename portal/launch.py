@@ -23,9 +23,10 @@ from django.db import close_old_connections, connections
 from portal import demo_engine, health, preparation, programs
 from portal.preparation import Admin
 from portal.processes import die_with_parent
-from portal.stores import embedded, postgres, valkey
+from portal.stores import embedded, postgres, status, valkey
 from portal.supervisor import Child, Ready, Supervisor, open_socket
 
+STORE_LOGS = ("postgres.log", "valkey.log")  # in the data folder, each of the last run only
 LOOPBACK = "127.0.0.1"
 HEALTHY_S = 120.0
 TWICE_S = 1.0
@@ -114,13 +115,14 @@ class Launch:
         if settings.EMBEDDED_DATABASE:
             program = await asyncio.to_thread(postgres.program, folder)
             ready = _asking(postgres.is_ready, folder)
-            stores.append(Child(program, ready, log=folder / "postgres.log"))
+            stores.append(Child(program, ready, log=folder / STORE_LOGS[0]))
         if settings.EMBEDDED_REDIS:
             program = await asyncio.to_thread(valkey.program, folder)
             ready = _asking(valkey.is_ready, folder)
-            stores.append(Child(program, ready, log=folder / "valkey.log"))
+            stores.append(Child(program, ready, log=folder / STORE_LOGS[1]))
         self.supervisor.launch(*stores)
         await self.supervisor.until_ready(*stores)
+        await asyncio.to_thread(status.require, settings.DATABASE_URL, settings.REDIS_URL)
 
     async def _start_engine(self) -> None:
         if settings.ENGINE_URL:

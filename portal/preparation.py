@@ -18,6 +18,7 @@ from pathlib import Path
 from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
+from django.core.management.base import CommandError
 from django.db import connection
 
 from quotas.models import ApiKey, Replica, User
@@ -137,8 +138,14 @@ def register_own_engine() -> None:
         options += ["--slots", str(settings.ENGINE_SLOTS)]
     if settings.ENGINE_KIND:
         options += ["--kind", settings.ENGINE_KIND]
-    with Path(os.devnull).open("w") as nowhere:
-        call_command("addengine", settings.ENGINE_URL, *options, stdout=nowhere)
+    try:
+        with Path(os.devnull).open("w") as nowhere:
+            call_command("addengine", settings.ENGINE_URL, *options, stdout=nowhere)
+    except CommandError as error:
+        raise CommandError(
+            f"The engine of ENGINE_URL is not registered: {str(error).partition(' Give ')[0]} "
+            "Start it first; what it does not tell goes into ENGINE_SLOTS and ENGINE_KIND."
+        ) from None
 
 
 def a_model() -> str:

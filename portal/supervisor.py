@@ -10,6 +10,8 @@ A killed supervisor takes its programs with it: `portal.processes` sees to that.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -69,13 +71,13 @@ def open_socket(host: str, port: int) -> socket.socket:
             f"Port {port} needs more rights than this user has: set PORT to one above 1023."
         ) from None
     except OSError as error:
-        if error.errno is not None and "in use" in str(error):
+        if error.errno == errno.EADDRINUSE:
             raise SupervisorError(
                 f"Port {port} on {host} is taken by another program: stop that one, "
                 f"or choose another port, for example PORT={port + 1} make up."
             ) from None
         raise SupervisorError(
-            f"Cannot listen on {host} port {port} ({error.strerror or error}): "
+            f"Cannot listen on {host} port {port} ({os.strerror(error.errno or 0)}): "
             "set HOST to an address of this machine."
         ) from None
 

@@ -7,16 +7,14 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
-import redis
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from portal import logs
-from portal.stores import embedded
+from portal.stores import embedded, status
 from portal.stores.errors import StoreError
 
 
@@ -40,7 +38,10 @@ class Command(BaseCommand):
                     {"database": settings.DATABASE_URL, "redis": settings.REDIS_URL}, options
                 )
             case "status":
-                states = {"database": _postgres_state(), "redis": _redis_state()}
+                states = {
+                    "database": _state(status.postgres, settings.DATABASE_URL),
+                    "redis": _state(status.valkey, settings.REDIS_URL),
+                }
                 self._show(states, options)
                 if any(not state.startswith("up") for state in states.values()):
                     raise SystemExit(1)
@@ -66,21 +67,8 @@ class Command(BaseCommand):
                 raise CommandError(str(error)) from None
 
 
-def _postgres_state() -> str:
+def _state(ask: Callable[[str], str], url: str) -> str:
     try:
-        with psycopg.connect(settings.DATABASE_URL, connect_timeout=5) as link:
-            row = link.execute("SELECT current_setting('server_version')").fetchone()
-    except psycopg.Error as error:
-        return f"down: {logs.without_secrets(str(error)).strip().splitlines()[0]}"
-    return f"up, PostgreSQL {row[0] if row else 'unknown'}"
-
-
-def _redis_state() -> str:
-    try:
-        with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5) as link:
-            info = link.info("server")
-    except redis.RedisError as error:
-        return f"down: {logs.without_secrets(str(error))}"
-    assert isinstance(info, dict)  # noqa: S101  (the client is not the asynchronous one)
-    valkey = info.get("valkey_version")
-    return f"up, Valkey {valkey}" if valkey else f"up, Redis {info.get('redis_version')}"
+        return f"up, {ask(url)}"
+    except StoreError as error:
+        return f"down: {error}"

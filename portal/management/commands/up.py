@@ -11,16 +11,17 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
 
 from portal import preparation
-from portal.launch import Launch, Welcome
+from portal.launch import STORE_LOGS, Launch, Welcome
 from portal.stores.errors import StoreError
 from portal.supervisor import SupervisorError
 
 COLOURS = (36, 33, 32, 35, 34, 31)
 NAME_WIDTH = 9
 NO_SPACE = "No space left on device"
+DISK_FULL = f"The disk that holds {settings.DATA_DIR} is full: free some space, or set DATA_DIR to a folder on another disk."
+LAST = 2000  # characters of a log that tell why it ended
 
 
 class Command(BaseCommand):
@@ -30,14 +31,14 @@ class Command(BaseCommand):
         launch = Launch(say=self.line, welcome=self.greet)
         try:
             asyncio.run(launch.run())
-        except (StoreError, SupervisorError, PermissionError) as error:
-            raise CommandError(_sentence(error)) from None
         except ValidationError as error:
             raise CommandError("; ".join(error.messages)) from None
-        except (DatabaseError, OSError) as error:
-            if NO_SPACE in str(error):
-                raise CommandError(_sentence(error)) from None
-            raise
+        except (StoreError, SupervisorError, PermissionError) as error:
+            raise CommandError(DISK_FULL if NO_SPACE in str(error) else str(error)) from None
+        except Exception as error:
+            if not _is_disk_full(error):
+                raise
+            raise CommandError(DISK_FULL) from None
 
     def line(self, name: str, text: str) -> None:
         """Print one line of one program, marked with its name."""
@@ -75,10 +76,8 @@ def _python() -> str:
     return shlex.quote(str(shown))
 
 
-def _sentence(error: Exception) -> str:
-    if NO_SPACE in str(error):
-        return (
-            f"The disk that holds {settings.DATA_DIR} is full: free some space, "
-            "or set DATA_DIR to a folder on another disk."
-        )
-    return str(error)
+def _is_disk_full(error: Exception) -> bool:
+    """Look also into what the stores said last: their clients only see them gone."""
+    logs = [settings.DATA_DIR / name for name in STORE_LOGS]
+    ends = [log.read_text(errors="replace")[-LAST:] for log in logs if log.exists()]
+    return any(NO_SPACE in text for text in (str(error), *ends))
