@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import getpass
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+import pghistory
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
@@ -21,6 +24,12 @@ class BooksCommand(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Run with the command's name, and the account it was typed in, in the audit trail."""
+        name = self.__module__.rsplit(".", 1)[-1]
+        with pghistory.context(command=f"{name} by {_account()}"):
+            return super().execute(*args, **options)
 
     def show(self, fields: Mapping[str, Any], *, as_json: bool, title: str = "") -> None:
         """Print one thing: a two-column table, or a JSON object."""
@@ -63,6 +72,13 @@ def plain_faults() -> Iterator[None]:
         yield
     except ValidationError as error:
         raise CommandError("; ".join(error.messages)) from error
+
+
+def _account() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"uid {os.getuid()}"
 
 
 def _encode(value: Any) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import StringIO
 
 import pghistory
 import pytest
+from django.core.management import call_command
 from pghistory.models import Events
 
 from quotas.models import ApiKey, LimitRow, User
@@ -57,3 +59,13 @@ def test_use_of_a_key_is_no_change_of_it(alice: User, issue: Callable) -> None:
     fields = {field.name for field in ApiKey.pgh_event_model._meta.fields}
     assert not fields & {"digest", "last_used_at"}
     assert len(diffs(key)) == 2
+
+
+def test_a_command_signs_what_it_changes(alice: User) -> None:
+    """An operator's edit names the command and the account it was typed in."""
+    call_command(
+        "setlimit", "--user=alice", "--in-flight=3", service_class="batch", stdout=StringIO()
+    )
+
+    context = Events.objects.tracks(LimitRow.objects.get()).get().pgh_context
+    assert context["command"].startswith("setlimit by ")
