@@ -20,7 +20,7 @@ from portal.supervisor import SupervisorError
 COLOURS = (36, 33, 32, 35, 34, 31)
 NAME_WIDTH = 9
 NO_SPACE = "No space left on device"
-DISK_FULL = f"The disk that holds {settings.DATA_DIR} is full: free some space, or set DATA_DIR to a folder on another disk."
+DISK_FULL = f"The disk of {settings.DATA_DIR} is full: free some space, or set DATA_DIR elsewhere."
 LAST = 2000  # characters of a log that tell why it ended
 
 
