@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import socket
@@ -32,15 +33,17 @@ def main() -> int:
     # These would write a line for each probe, and at DEBUG the headers with it.
     for name in ("httpx", "httpcore", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # What is loaded now stays for ever; a full collection over it would hold up every stream.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     app = App(lambda: wiring.services(config))
     server = make_server(app, config, app.drain)
     sockets = None if config.fd is None else [_inherited(config.fd)]
     try:
         uvloop.run(server.serve(sockets))
-    except KeyboardInterrupt:
-        pass
-    except SystemExit as stop:
-        return int(stop.code or 0)
+    except SystemExit:
+        return 1  # uvicorn has said why it could not start
     return 0 if server.started else 1
 
 

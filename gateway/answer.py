@@ -58,7 +58,7 @@ class Answer:
     __slots__ = (
         "_bell", "_buffers", "_chunks", "_decoder", "_drop_usage", "_keep_chunks", "_kind", "_now",
         "_on_content", "_on_end", "_reader", "_size", "call", "ended", "error", "first_content_s",
-        "headers", "last_live_s", "passed", "started_s", "status",
+        "headers", "is_asked_to_stream", "last_live_s", "passed", "started_s", "status",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,7 @@ class Answer:
         *,
         drop_usage: bool,
         keep_chunks: bool,
+        streams: bool,
         on_content: Callable[[bool], None],
         on_end: Callable[[Answer], None],
     ) -> None:
@@ -80,6 +81,7 @@ class Answer:
         self.error: UpstreamError | None = None
         self.started_s = self.last_live_s = now()
         self.first_content_s: float | None = None
+        self.is_asked_to_stream = streams
         self.passed = 0  # bytes of the body that came
         self._kind = kind
         self._bell = bell
@@ -128,17 +130,13 @@ class Answer:
         data = reader.feed(data)
         if reader.live:
             self.last_live_s = self._now()
-            if self.first_content_s is None and self._has_content(reader):
+            is_first = self.first_content_s is None and reader.usage.content_events > 0
+            if is_first:
                 self.first_content_s = self.last_live_s
-                self._on_content(True)
-            else:
-                self._on_content(False)
+            self._on_content(is_first)
         if data and not self._keep_chunks:
             self._hold(data)
         self._bell.ring()
-
-    def _has_content(self, reader: StreamReader | PlainReader) -> bool:
-        return isinstance(reader, PlainReader) or reader.usage.content_events > 0
 
     def end(self) -> None:
         """The answer is complete as HTTP; whether it is whole, the reader knows."""

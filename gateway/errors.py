@@ -6,7 +6,6 @@ GatewayError
   Forbidden 403         the key may not do this
   NotFound 404          no such path or model
   MethodNotAllowed 405
-  RequestTimeout 408    the body did not come in time
   TooLarge 413
   EngineRefused 4xx     the engine would not take the request: its own words, in our shape
   Rejected 429          turned away at the door; the request never waited
@@ -80,10 +79,6 @@ class NotFound(GatewayError):
 
 class MethodNotAllowed(GatewayError):
     status, type, code = 405, "invalid_request_error", "method_not_allowed"
-
-
-class RequestTimeout(GatewayError):
-    status, type, code = 408, "invalid_request_error", "request_timeout"
 
 
 class TooLarge(GatewayError):

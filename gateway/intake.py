@@ -16,7 +16,7 @@ from gateway.core import affinity, fields
 from gateway.core.fields import Asked, BadField, Kind
 from gateway.core.headers import first
 from gateway.core.types import ServiceClass
-from gateway.errors import BadRequest, NotFound
+from gateway.errors import BadRequest, GatewayError, NotFound
 from gateway.services import Services
 from quotas.snapshots.directory import Limits, PoolSnapshot
 
@@ -64,10 +64,19 @@ class Order:
 
 async def take(services: Services, kind: Kind, path: str, client: Client) -> Order:
     """Read one request, or refuse it."""
-    config = services.config
     # The key first: whoever has none gets no megabytes read.
-    caller = await authenticate(client.headers, services.directory, config.secret_key)
-    body = await client.body(config.body_limit)
+    caller = await authenticate(client.headers, services.directory, services.config.secret_key)
+    try:
+        return await _order(services, kind, path, client, caller)
+    except GatewayError as error:
+        services.outbox.rejected(caller.key.key_id, error.code)
+        raise
+
+
+async def _order(
+    services: Services, kind: Kind, path: str, client: Client, caller: Caller
+) -> Order:
+    body = await client.body(services.config.body_limit)
     try:
         asked = fields.read(kind, body, services.rules)
     except BadField as error:

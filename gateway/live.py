@@ -16,7 +16,7 @@ from quotas.snapshots.live import Live, QueuedLive, RunningLive
 
 async def live(services: Services) -> bytes:
     """Return `quotas.snapshots.live.Live` as JSON."""
-    view = await services.ledger.view()
+    view = await services.lookout.view()
     held: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for holding in view.running:
         is_batch = holding.service_class is ServiceClass.BATCH

@@ -61,7 +61,7 @@ def _model(services: Services, pool: PoolSnapshot, shown: str) -> dict[str, Any]
 async def key(services: Services, client: Client) -> None:
     """GET /v1/key: the caller's own key, its limits, and what it holds now."""
     caller = await _caller(services, client)
-    view = await services.ledger.view()
+    view = await services.ledger.glance()
     mine = caller.key.key_id
     running = sum(holding.weight for holding in view.running if holding.key_id == mine)
     queued = sum(1 for standing in view.queued if standing.key_id == mine)
@@ -94,7 +94,7 @@ def _limits(limits: Limits) -> dict[str, Any]:
 async def queue(services: Services, client: Client) -> None:
     """GET /v1/queue: where the caller's own waiting requests stand, and why they wait."""
     caller = await _caller(services, client)
-    view = await services.ledger.view()
+    view = await services.lookout.view()
     mine = [standing_json(s) for s in view.queued if s.user_id == caller.user_id]
     await _json(client, {"object": "list", "data": mine, "waiting_in_all": len(view.queued)})
 

@@ -64,7 +64,7 @@ class Line:
         self._patience_checked = True
         if order.is_kept_alive(services.config):
             return
-        standing = await services.ledger.standing(self._client.request_id)
+        standing = await services.lookout.standing(self._client.request_id)
         if standing is None or standing.expected_wait_ms is None:
             return
         wait_s = standing.expected_wait_ms / 1000
@@ -85,7 +85,7 @@ class Line:
         self._next_comment_s = now + config.comment_every_s
         standing = None
         if request.is_queued:
-            standing = await request.services.ledger.standing(client.request_id)
+            standing = await request.services.lookout.standing(client.request_id)
         if not client.started:
             request.story.status = 200
             if streams:

@@ -115,7 +115,8 @@ class Request:
             ttl_ms=order.ttl_ms(services.config),
             place=order.place,
             fingerprint=order.fingerprint,
-            interrupted=self.story.interrupted(),
+            # With the memory ledger nobody would be left to write it.
+            interrupted=self.story.interrupted() if services.config.ledger == "redis" else b"",
         )
 
     async def _wait_for(self, granting: asyncio.Future[Grant]) -> Grant:
@@ -184,6 +185,7 @@ class Request:
             client.loop.time,
             drop_usage=not order.asked.include_usage and not assembles,
             keep_chunks=assembles,
+            streams=order.asked.stream or assembles,
             on_content=self._content_came,
             on_end=self._answer_ended,
         )
@@ -343,8 +345,8 @@ class Request:
             seen.queue_wait.observe(story.grant.queue_wait_ms / 1000)
         if answer is None:
             return
-        if answer.first_content_s is not None:
-            seen.ttft.observe(answer.first_content_s - self.client.arrived_s)
+        if (first_s := story.first_content_s()) is not None:
+            seen.ttft.observe(first_s - self.client.arrived_s)
         seen.prompt.inc(story.prompt_tokens())
         seen.cached.inc(answer.usage.cached_tokens or 0)
         seen.completion.inc(story.completion_tokens())
@@ -358,6 +360,7 @@ class Request:
             self._evicted(error.outcome)
         elif self.story.grant is None and not self._recorded:
             self.services.metrics.rejected.labels(error.code).inc()
+            self.services.outbox.rejected(self.order.caller.key.key_id, error.code)
         await self._line.tell(error)
 
     def _end(self) -> None:
@@ -389,6 +392,8 @@ class Request:
         config, running_s = self.services.config, now - answer.started_s
         if running_s > config.total_s:
             return EngineTimeout("The answer took too long.", code="total_timeout")
+        if not answer.is_asked_to_stream:
+            return None  # a plain answer comes as one piece at its end
         if answer.first_content_s is None:
             prefill_s = self.order.prompt_tokens / PREFILL_PER_S
             if running_s > config.first_byte_s + prefill_s:

@@ -108,8 +108,10 @@ class Server(uvicorn.Server):
         self._on_stop = on_stop
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # uvicorn would raise the signal once more at the end; having ended well is exit code 0.
         self._on_stop()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def make_server(app: Any, config: Config, on_stop: Callable[[], None]) -> Server:

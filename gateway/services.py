@@ -10,6 +10,7 @@ from gateway.answer import Buffers
 from gateway.config import Config
 from gateway.core.estimate import Estimator
 from gateway.core.fields import Rules
+from gateway.core.types import LedgerView, Standing
 from gateway.directory import Directory
 from gateway.fleet.holds import Holds
 from gateway.fleet.prober import Fleet
@@ -23,6 +24,30 @@ if TYPE_CHECKING:
     from gateway.request import Request
 
 TICK_S = 0.5
+VIEW_AGE_S = 1.0
+
+
+class Lookout:
+    """Looks at the ledger with its forecasts, at most once a second for everybody together."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._looked_s = float("-inf")
+        self._looking: asyncio.Task[LedgerView] | None = None
+
+    async def view(self) -> LedgerView:
+        """Return a picture that is at most a second old."""
+        now = asyncio.get_running_loop().time()
+        if self._looking is None or now - self._looked_s >= VIEW_AGE_S:
+            self._looked_s = now
+            self._looking = asyncio.ensure_future(self._ledger.view())
+        # Shielded: the look is shared, and whoever asked first may leave.
+        return await asyncio.shield(self._looking)
+
+    async def standing(self, ticket_id: str) -> Standing | None:
+        """Return where one waiting request stands."""
+        view = await self.view()
+        return next((one for one in view.queued if one.ticket_id == ticket_id), None)
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +57,7 @@ class Services:
     config: Config
     directory: Directory
     ledger: Ledger
+    lookout: Lookout
     fleet: Fleet
     upstream: Upstream
     outbox: Outbox

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
@@ -53,7 +54,7 @@ class Receiver(Protocol):
     def lost(self, error: UpstreamError) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Target:
     """Where to send: a host and port, or a unix socket."""
 
@@ -65,6 +66,7 @@ class Target:
     reuse: bool = True
 
     @classmethod
+    @lru_cache(maxsize=1024)
     def from_url(cls, url: str, *, reuse: bool = True) -> Target:
         """Read an engine's base address."""
         parts = urlsplit(url)
@@ -72,7 +74,7 @@ class Target:
         port = parts.port or (443 if tls else 80)
         return cls(parts.hostname or "", port, "", tls, parts.path.rstrip("/"), reuse)
 
-    @property
+    @cached_property
     def authority(self) -> str:
         """Return the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host

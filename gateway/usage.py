@@ -14,19 +14,29 @@ import contextlib
 import json
 import logging
 import secrets
-from collections import deque
+import time
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
-from quotas.snapshots.usage import EPOCH, FIELD, STREAM, WRITTEN
+from quotas.snapshots.usage import (
+    EPOCH,
+    FIELD,
+    REJECTED_KEPT_S,
+    STREAM,
+    WRITTEN,
+    rejected_field,
+    rejected_minute,
+)
 
 FLUSH_S = 0.05
 LOOK_S = 1.0
 AWAY_S = 1.0
 BATCH = 500
+KEPT_REJECTED = 10_000  # counts of different keys, codes and minutes
 KEPT = 200_000  # records; beyond this the oldest are given up, with an alarm
 ENSURE_EPOCH = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET') or ARGV[1]"
 
@@ -53,6 +63,7 @@ class Outbox:
         self._redis = client
         self._pending: deque[_Kept] = deque()
         self._appended: deque[_Kept] = deque()
+        self._rejected: Counter[tuple[str, str]] = Counter()
         self._epoch = ""
         self._run_id = ""
         self._wake = asyncio.Event()
@@ -73,6 +84,11 @@ class Outbox:
         if self.waiting > KEPT:
             self._appended.popleft()
             self.given_up += 1
+
+    def rejected(self, key_id: str, code: str) -> None:
+        """Count a request that was turned away at the door: no record, only a number."""
+        self._rejected[rejected_minute(time.time()), rejected_field(key_id, code)] += 1
+        self._wake.set()
 
     @property
     def waiting(self) -> int:
@@ -112,6 +128,7 @@ class Outbox:
                     looked_at = loop.time()
                     await self._look()
                 await self._flush()
+                await self._flush_rejected()
             except (RedisError, OSError, TimeoutError) as error:
                 log.warning("usage waits for Redis: %s", type(error).__name__)
                 self._epoch = ""
@@ -141,6 +158,22 @@ class Outbox:
         passed = _position(position[2])
         while self._appended and (self._appended[0].stream_id or (0, 0)) <= passed:
             self._appended.popleft()
+
+    async def _flush_rejected(self) -> None:
+        counts, self._rejected = self._rejected, Counter()
+        if not counts:
+            return
+        try:
+            async with asyncio.timeout(5), self._redis.pipeline(transaction=False) as pipe:
+                for (minute, field), count in counts.items():
+                    pipe.hincrby(minute, field, count)
+                for minute in {minute for minute, _ in counts}:
+                    pipe.expire(minute, REJECTED_KEPT_S)
+                await pipe.execute()
+        except (RedisError, OSError, TimeoutError):
+            if len(self._rejected) < KEPT_REJECTED:
+                self._rejected += counts
+            raise
 
     async def _flush(self) -> None:
         while self._pending:

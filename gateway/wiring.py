@@ -21,7 +21,7 @@ from gateway.ledger.memory import MemoryLedger
 from gateway.ledger.redis import RedisLedger
 from gateway.metrics import Metrics
 from gateway.policies import FleetWriter, write_key
-from gateway.services import Services
+from gateway.services import Lookout, Services
 from gateway.upstream import Upstream
 from gateway.usage import Outbox
 from quotas.snapshots import directory as snapshots
@@ -65,6 +65,7 @@ async def services(config: Config) -> AsyncIterator[Services]:
         config=config,
         directory=directory,
         ledger=ledger,
+        lookout=Lookout(ledger),
         fleet=fleet,
         upstream=Upstream(loop),
         outbox=outbox,

@@ -85,7 +85,8 @@ class Books:
             if limit in changes
         }
         models = changes.pop("allowed_models", None)
-        limits = Limits(key=of_key, allowed_models=models)
+        of_person = changes.pop("person", {})
+        limits = Limits(key=of_key, person=of_person, allowed_models=models)
         changes = {"state": "live", "expires_at": None} | changes
         self.keys[keyformat.digest(secret)] = KeySnapshot(
             key_id=f"k{len(self.keys) + 1}", name=name, user_id=f"u-{name}", user_name=name,

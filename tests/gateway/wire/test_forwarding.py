@@ -11,8 +11,11 @@ import time
 import httpx
 import pytest
 
+from quotas.snapshots import keyformat
+from quotas.snapshots.usage import rejected_field, rejected_minute
 from tests.gateway.wire.conftest import Stage
 from tests.gateway.wire.stage import bearer, chat
+from tests.rig.waiting import wait_until
 
 TEXTS = ["héllo ", "数据流 ", "🦜🏔️ ", "नमस्ते ", "plain ", "ﷺ", "\u2028", "e\u0301"]
 
@@ -231,3 +234,22 @@ def test_raw_keys_are_in_no_log(stage: Stage) -> None:
 
     assert secret not in stage.gateway.log
     assert near not in stage.gateway.log
+
+
+def test_rejections_are_counted_not_recorded(stage: Stage) -> None:
+    """What is turned away at the door leaves no row, only a count by key, code and minute."""
+    secret = stage.books.key(max_output_tokens=10)
+    key = stage.books.keys[keyformat.digest(secret)].key_id
+    before = len(stage.books.records())
+
+    for _ in range(3):
+        answer = stage.ask(secret, max_tokens=11)
+        assert answer.json()["error"]["code"] == "max_tokens_too_large"
+
+    def counted() -> int:
+        minutes = [rejected_minute(time.time() - back) for back in (0, 60)]
+        field = rejected_field(key, "max_tokens_too_large")
+        return sum(int(stage.books.redis.hget(minute, field) or 0) for minute in minutes)
+
+    wait_until(lambda: counted() == 3, 3, "three are counted", every_s=0.05)
+    assert len(stage.books.records()) == before

@@ -1,0 +1,225 @@
+"""A cheap engine and a load generator in one process: neither parses more than it must.
+
+Both are asyncio protocols on uvloop, so that the proxy between them is what is measured. What
+counts is the proxy's CPU time for a piece of work; it hardly depends on how busy the machine is
+otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+END = b"0\r\n\r\n"
+TOKENS = 50
+
+
+def _event(payload: str) -> bytes:
+    data = f"data: {payload}\n\n".encode()
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _chunk(delta: str, reason: str = "null") -> str:
+    return (
+        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1790000000,"model":"bench",'
+        f'"choices":[{{"index":0,"delta":{delta},"finish_reason":{reason}}}]}}'
+    )
+
+
+PLAIN_BODY = json.dumps(
+    {"id": "chatcmpl-1", "object": "chat.completion", "created": 1790000000, "model": "bench",
+     "choices": [{"index": 0, "finish_reason": "stop",
+                  "message": {"role": "assistant", "content": "word " * 64}}],
+     "usage": {"prompt_tokens": 120, "completion_tokens": 64, "total_tokens": 184}}
+).encode()  # fmt: skip
+PLAIN = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
+    + str(len(PLAIN_BODY)).encode()
+    + b"\r\n\r\n"
+    + PLAIN_BODY
+)
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+FIRST = _event(_chunk('{"role":"assistant","content":""}'))
+TOKEN = _event(_chunk('{"content":"word "}'))
+LAST = (
+    _event(_chunk("{}", '"stop"'))
+    + _event(
+        '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1790000000,"model":"bench",'
+        '"choices":[],"usage":{"prompt_tokens":120,"completion_tokens":50,"total_tokens":170}}'
+    )
+    + _event("[DONE]")
+    + END
+)
+
+
+class Engine(asyncio.Protocol):
+    """Answers each POST at once, or as a stream in step with all the others."""
+
+    streams: set[Engine] = set()  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.left = 0
+        self._buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        Engine.streams.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        assert self.transport is not None
+        self._buffer += data
+        head, split, rest = self._buffer.partition(b"\r\n\r\n")
+        if not split:
+            return
+        if head.startswith(b"GET"):
+            self._buffer = b""
+            self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            return
+        lowered = head.lower()
+        at = lowered.index(b"content-length:") + 15
+        length = int(lowered[at:].partition(b"\r\n")[0])
+        if len(rest) < length:
+            return
+        self._buffer = b""
+        if b'"stream":true' in rest or b'"stream": true' in rest:
+            self.left = TOKENS
+            Engine.streams.add(self)
+            self.transport.write(STREAM_HEAD + FIRST)
+        else:
+            self.transport.write(PLAIN)
+
+    def step(self) -> None:
+        """Send the next token."""
+        assert self.transport is not None
+        if self.left:
+            self.left -= 1
+            self.transport.write(TOKEN)
+        else:
+            Engine.streams.discard(self)
+            self.transport.write(LAST)
+
+
+async def decode(per_s: float) -> None:
+    """Let every stream have one token a step, as an engine's batch does."""
+    while True:
+        await asyncio.sleep(1 / per_s)
+        for stream in tuple(Engine.streams):
+            stream.step()
+
+
+@dataclass
+class Counts:
+    """What a run has seen."""
+
+    answers: int = 0
+    events: int = 0
+    errors: int = 0
+    latencies: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+
+
+class Load(asyncio.Protocol):
+    """One connection that asks again as soon as it has its answer."""
+
+    def __init__(self, request: bytes, counts: Counts, is_over: Callable[[], bool]) -> None:
+        self._request, self._counts, self._is_over = request, counts, is_over
+        self.transport: asyncio.Transport | None = None
+        self.done = asyncio.get_running_loop().create_future()
+        self._began = 0.0
+        self._size = 0
+        self._wanted = -1
+        self._tail = b""
+        self._streams = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self._ask()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.done.done():
+            if not self._is_over():
+                self._counts.errors += 1
+            self.done.set_result(None)
+
+    def _ask(self) -> None:
+        assert self.transport is not None
+        if self._is_over():
+            self.transport.close()
+            return
+        self._began, self._size, self._wanted = time.perf_counter(), 0, -1
+        self._tail = b""
+        self.transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        if self._wanted < 0:
+            data = self._head(data)
+        if self._streams:
+            self._counts.events += data.count(b"data: ")
+            if not self._size:
+                self._counts.first.append(time.perf_counter() - self._began)
+            self._size += len(data)
+            self._tail = (self._tail + data)[-7:]
+            is_whole = self._tail.endswith(b"\r\n" + END)
+        else:
+            self._size += len(data)
+            is_whole = self._size >= self._wanted
+        if is_whole:
+            self._counts.answers += 1
+            self._counts.latencies.append(time.perf_counter() - self._began)
+            self._ask()
+
+    def _head(self, data: bytes) -> bytes:
+        head, _, rest = data.partition(b"\r\n\r\n")
+        if b" 200 " not in head[:20]:
+            self._counts.errors += 1
+        lowered = head.lower()
+        self._streams = b"chunked" in lowered
+        self._wanted = 1 << 60
+        if not self._streams:
+            at = lowered.index(b"content-length:") + 15
+            self._wanted = int(lowered[at:].partition(b"\r\n")[0])
+        return rest
+
+
+def request(port: int, secret: str, *, stream: bool, characters: int = 512) -> bytes:
+    """Return one request as it goes on the wire."""
+    body = json.dumps(
+        {"model": "bench", "stream": stream,
+         "messages": [{"role": "user", "content": "word " * (characters // 5)}]}
+    ).encode()  # fmt: skip
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        f"Authorization: Bearer {secret}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def drive(
+    port: int, raw: bytes, connections: int, seconds: float, *, whole_streams: bool = False
+) -> Counts:
+    """Keep `connections` busy for so long."""
+    loop, counts = asyncio.get_running_loop(), Counts()
+    end = loop.time() + seconds
+    loads = [
+        (await loop.create_connection(lambda: Load(raw, counts, lambda: loop.time() > end),
+                                      "127.0.0.1", port))[1]
+        for _ in range(connections)
+    ]  # fmt: skip
+    await asyncio.sleep(seconds)
+    if not whole_streams:
+        for load in loads:
+            if load.transport is not None and not load.done.done():
+                load.done.set_result(None)
+                load.transport.abort()
+    else:
+        await asyncio.wait([load.done for load in loads], timeout=10)
+    return counts
