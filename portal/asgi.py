@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 
-from django.core.asgi import get_asgi_application
+import django
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-application = get_asgi_application()
+django.setup(set_prefix=False)
+
+from portal.files.streaming import StreamingUploads  # noqa: E402  (needs the settings)
+
+application = StreamingUploads()

@@ -11,6 +11,7 @@ from portal.batches.models import BatchItem, BatchJob
 from portal.batches.states import ItemState
 from portal.files.models import StoredFile
 from portal.files.views import as_download
+from portal.openai_api import connections
 from portal.openai_api.errors import NotFound
 
 PIECE = 200  # lines read at once
@@ -44,4 +45,6 @@ def _piece(
     rows = BatchItem.objects.filter(
         job=job_pk, state__in=states, line_no__gt=after, result__isnull=False
     ).order_by("line_no")
-    return list(rows.values_list("line_no", "result__line")[:PIECE])
+    piece = list(rows.values_list("line_no", "result__line")[:PIECE])
+    connections.give_back()  # a slow reader holds none
+    return piece

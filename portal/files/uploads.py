@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 
 from django.core.files.uploadedfile import UploadedFile
@@ -36,4 +37,4 @@ class StraightToShelf(FileUploadHandler):
 
     def file_complete(self, file_size: int) -> UploadedFile[Any]:
         """Return a stand-in, so that the form knows of the part."""
-        return UploadedFile(name=self.filename, size=file_size)
+        return UploadedFile(file=BytesIO(), name=self.filename, size=file_size)

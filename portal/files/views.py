@@ -16,6 +16,7 @@ from portal.files import config, services, shelf
 from portal.files.models import StoredFile
 from portal.files.shapes import file_object
 from portal.files.uploads import StraightToShelf
+from portal.openai_api import connections
 from portal.openai_api.errors import BadRequest, NotFound
 from portal.openai_api.paging import page
 from portal.openai_api.views import OpenAIView
@@ -54,6 +55,10 @@ class Files(OpenAIView):
         """Receive a batch input; whole and correct, or not at all."""
         if not request.content_type.startswith("multipart/form-data"):
             raise BadRequest("Send the file as multipart/form-data.", param="file")
+        # A chunked body tells no length; Django's parser only asks whether there is a body.
+        request.META.setdefault("CONTENT_LENGTH", "1")
+        # A slow upload must not hold one of the few connections to the database meanwhile.
+        connections.give_back()
         with services.Receipt() as receipt:
             handler = StraightToShelf(receipt)
             request._request.upload_handlers = [handler]
@@ -115,6 +120,7 @@ class Content(OpenAIView):
 
 def as_download(row: StoredFile) -> StreamingHttpResponse:
     """Return the file as an attachment; browsers must never show it as a page."""
+    connections.give_back()  # a slow reader holds none
     response = StreamingHttpResponse(
         shelf.achunks(row.name), content_type="application/octet-stream"
     )

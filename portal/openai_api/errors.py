@@ -15,7 +15,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
-from django.http import Http404
+from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions
 from rest_framework.response import Response
 
@@ -148,7 +148,7 @@ def _as_api_error(error: Exception) -> ApiError | None:
         return TooLarge("The request is larger than this server takes.")
     if isinstance(error, OperationalError | InterfaceError):
         return TryLater("The database cannot be reached at the moment; try again.")
-    if isinstance(error, SuspiciousOperation | PermissionDenied):
+    if isinstance(error, SuspiciousOperation | PermissionDenied | UnreadablePostError):
         return BadRequest("The request could not be read.")
     return None
 

@@ -90,7 +90,7 @@ def test_the_official_client_goes_all_the_way(
     assert told["errors"] == [
         ["NotFoundError", 404, "batch_not_found", True],
         ["BadRequestError", 400, "invalid_json_line", True],
-        ["BadRequestError", 400, "invalid_json_line", True],
+        ["BadRequestError", 400, "invalid_request", True],
         ["BadRequestError", 400, "file_not_found", True],
         ["BadRequestError", 400, "batch_not_cancellable", True],
         ["AuthenticationError", 401, "invalid_api_key", True],
