@@ -96,10 +96,14 @@ class MemoryStore:
         self.desk.caller = call.gateway
         self._answers = self._fetch_inbox(call.gateway)
         self._sweep()
-        self._dispatch()
+        # Of an adoption nothing may start before all its leases are told: they are in use.
+        if not call.adopts:
+            self._dispatch()
         for operation in call.operations:
             self._apply(operation)
-            self._dispatch()
+            if not isinstance(operation, op.Hold):
+                self._dispatch()
+        self._dispatch()
         return op.Reply(call.sequence, self.state.now_ms, self.is_open, tuple(self._answers))
 
     @staticmethod

@@ -114,7 +114,7 @@ class RedisLedger(LedgerShell):
 
     async def _quiet(self) -> None:
         """Wait until the ledger has confirmed all that was told."""
-        while self._connection:
+        while True:
             if not (self.batch.has_pending or self.batch.is_waiting):
                 return
             await asyncio.sleep(0.01)

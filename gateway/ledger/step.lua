@@ -323,7 +323,7 @@ local function read_ticket(e, line)
 end
 
 local function read_entry(owner, id, line)
-  local e = { gateway = owner, id = id, ref = owner .. '\t' .. id, is_stored = true }
+  local e = { gateway = owner, id = id, ref = owner .. '\t' .. id }
   local cut = line:find('\r', 1, true)
   local f = fields(line:sub(1, cut - 1))
   for i, name in ipairs(HEADER) do
@@ -354,13 +354,10 @@ local function changed(e) entries_dirty[e.ref] = e end
 local function load_all(owner)
   local raw, found = call('HGETALL', prefix .. 'g:' .. owner), {}
   for i = 1, #raw, 2 do
-    local ref = owner .. '\t' .. raw[i]
-    local e = entries[ref]
-    if e == nil then e = read_entry(owner, raw[i], raw[i + 1]) end
-    if e then found[#found + 1] = e end
+    if entries[owner .. '\t' .. raw[i]] == nil then read_entry(owner, raw[i], raw[i + 1]) end
   end
-  for ref, e in pairs(entries) do -- made in this step, not stored yet
-    if e and e.gateway == owner and not e.is_stored then found[#found + 1] = e end
+  for _, e in pairs(entries) do -- those made in this step as well
+    if e and e.gateway == owner then found[#found + 1] = e end
   end
   table.sort(found, function(a, b) return a.seq < b.seq end)
   return found
@@ -370,7 +367,8 @@ local function flush_entries()
   for _, e in pairs(entries_dirty) do
     local hash = prefix .. 'g:' .. e.gateway
     if e.gone then
-      if e.is_stored then call('HDEL', hash, e.id) end
+      -- Always: an entry made in this step may stand for one of the same name stored before.
+      call('HDEL', hash, e.id)
     else
       local head = {}
       for i, name in ipairs(HEADER) do
@@ -1316,7 +1314,7 @@ function operations.H(id, line) -- adopt a lease: its header, a carriage return,
   if load_entry(ref) then return end
   local e = read_entry(gateway, id, line)
   local charge, reads = e.charge, e.reading
-  e.is_stored, e.charge, e.reading = false, 0, 0
+  e.charge, e.reading = 0, 0
   if not replicas[e.replica] then
     call('HSET', FLEET, 'x\t' .. e.replica, e.pool)
     refresh_fleet()
@@ -1330,7 +1328,7 @@ end
 function operations.W(id, line) -- adopt a waiting ticket
   if load_entry(gateway .. '\t' .. id) then return end
   local e = read_entry(gateway, id, line)
-  e.is_stored, e.deadline = false, e.arrived + e.ttl
+  e.deadline = e.arrived + e.ttl
   seq = max(seq, e.seq)
   take_in(e)
 end
@@ -1359,14 +1357,12 @@ local function save()
   flush(SERVICE, service, service_dirty)
   write_meta()
   entries_dirty, counts_dirty, service_dirty = {}, {}, {}
-  for _, e in pairs(entries) do
-    if e then e.is_stored = true end
-  end
 end
 
 refresh_fleet()
 if adopts then
   for _, e in ipairs(load_all(gateway)) do drop(e, false) end
+  answers = {} -- what the dropping said of entries dropped a moment later
   call('DEL', prefix .. 'in:' .. gateway, prefix .. 'x:' .. gateway)
 else
   local inbox = prefix .. 'in:' .. gateway
@@ -1383,12 +1379,14 @@ else
   end
 end
 sweep()
-dispatch()
+-- Of an adoption nothing may start before all its leases are told: they are in use at the engines.
+if not adopts then dispatch() end
 for i = 7, #ARGV, 3 do
   if ARGV[i] == 'D' then save() end
   operations[ARGV[i]](ARGV[i + 1], ARGV[i + 2])
-  dispatch()
+  if ARGV[i] ~= 'H' then dispatch() end
 end
+dispatch()
 save()
 for name in pairs(poked) do call('PUBLISH', prefix .. 'poke:' .. name, '') end
 return table.concat({ sequence, text(now), is_open() and '1' or '0' }, '\t')

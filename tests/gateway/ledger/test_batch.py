@@ -187,6 +187,26 @@ def settle_after_beat(batch: Batch, server: Server) -> list[op.Result]:
     return settle(batch, server)
 
 
+def test_nothing_starts_while_an_adoption_is_being_told(batch: Batch, server: Server) -> None:
+    """
+    A process that tells its leases anew never loses their slots to another in between.
+    """
+    for n in range(SLOTS):
+        batch.add(op.Enqueue(ticket(n)))
+    settle(batch, server)
+    waits = op.Call("g2", 0, 1, (op.Enqueue(ticket(9)),))
+    server.call(waits)
+    lost = batch.next_call()
+    assert lost is not None
+    server.call(lost)
+
+    settle(batch, server)
+
+    assert batch.adoptions == 1
+    assert server.store.state.replicas["r0"].in_flight == SLOTS
+    assert not server.store.state.entries["t9"].replica_id
+
+
 def test_a_silenced_process_returns_with_its_ranks(batch: Batch, server: Server) -> None:
     """
     A process that was silent loses its places in the queue and gets them back by adopting.

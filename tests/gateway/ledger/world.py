@@ -39,6 +39,7 @@ class Known:
     index: int  # order of arrival
     arrived_ms: int
     since_ms: int | None = None
+    seq: int = 0  # as the ledger said
     replica: str = ""
     reading: int = 0
     rank_ms: int | None = None
@@ -160,6 +161,7 @@ class Books:
         hold(result.rank_ms == expected, "a rank changed after it was set (4)")
         del self.waiting[result.ticket_id]
         known.replica, known.since_ms = result.replica_id, result.ageing_since_ms
+        known.seq = result.seq
         known.reading = min(known.ticket.prefill_tokens, self.prefill[known.replica])
         self.running[result.ticket_id] = known
         self.starts.append(result.ticket_id)
@@ -305,6 +307,9 @@ class History:
 
     def _operation(self, gateway: str) -> list[op.Operation]:
         roll, b = self.rng.random(), self.books
+        if self.sizes.gateways > 1 and roll < 0.03:
+            self._adopt(gateway)
+            return []
         mine = [k for k in b.running.values() if k.gateway == gateway]
         queued = [k for k in b.waiting.values() if k.gateway == gateway]
         if roll < 0.42:
@@ -321,6 +326,27 @@ class History:
             steps = [250, 300_000, 600_000] if self.sizes.patient else [1, 3_000, 20_000, 61_000]
             return [op.Advance(self.rng.choice(steps))]
         return self._change()
+
+    def _adopt(self, gateway: str) -> None:
+        """Let a process tell all it has anew, as it does when the ledger has lost something."""
+        b = self.books
+        running = [k for k in b.running.values() if k.gateway == gateway]
+        queued = [k for k in b.waiting.values() if k.gateway == gateway and k.seq]
+        facts: list[op.Operation] = [
+            op.Hold(k.ticket, k.replica, k.seq, k.arrived_ms, k.since_ms, b.now_ms, 5000,
+                    k.reading > 0)
+            for k in running
+        ]  # fmt: skip
+        facts += [op.Wait(k.ticket, k.seq, k.arrived_ms, k.since_ms) for k in queued]
+        facts += [self._release(k) for k in running[:1]]
+        for k in running[:1]:
+            b.leave(k.ticket.ticket_id, "released")
+        for k in [k for k in b.waiting.values() if k.gateway == gateway and not k.seq]:
+            b.leave(k.ticket.ticket_id, "forgotten")
+        answers = [d.send(*facts, adopts=True) for d in self.drivers[gateway]]
+        self._compare(answers)
+        for result in answers[0]:
+            self._hear(result)
 
     def _change(self) -> list[op.Operation]:
         b = self.books
@@ -366,13 +392,17 @@ class History:
         chosen = self._unique(operations)
         for operation in chosen or [op.Beat()]:
             answers = [driver.send(operation) for driver in self.drivers[gateway]]
-            grants = [_grants(answer) for answer in answers]
-            hold(all(g == grants[0] for g in grants), f"the ledgers differ: {grants}")
+            self._compare(answers)
             self._note(gateway, operation)
             for result in answers[0]:
                 self._hear(result)
             if self.books.judges:
                 self.books.judge_rest()
+
+    @staticmethod
+    def _compare(answers: list[tuple[op.Result, ...]]) -> None:
+        grants = [_grants(answer) for answer in answers]
+        hold(all(g == grants[0] for g in grants), f"the ledgers differ: {grants}")
 
     @staticmethod
     def _unique(operations: tuple[op.Operation, ...]) -> list[op.Operation]:
@@ -433,7 +463,7 @@ class History:
                 known = b.waiting[result.ticket_id]
                 if known.since_ms is not None:
                     hold(known.since_ms == result.ageing_since_ms, "an age moved (4)")
-                known.since_ms = result.ageing_since_ms
+                known.since_ms, known.seq = result.ageing_since_ms, result.seq
             case op.Turned():
                 b.leave(result.ticket_id, result.code)
             case _:
