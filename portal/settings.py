@@ -118,7 +118,6 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "allauth.usersessions.middleware.UserSessionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "pghistory.middleware.HistoryMiddleware",
 ]
@@ -180,7 +179,8 @@ MFA_ALLOW_UNVERIFIED_EMAIL = True
 MFA_TOTP_ISSUER = "Fairway"
 # A browser gives passkeys to https and to localhost only; development runs on the latter.
 MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not PRODUCTION
-USERSESSIONS_TRACK_ACTIVITY = True
+# Kept off: it would write a row for every page and every live part.
+USERSESSIONS_TRACK_ACTIVITY = False
 SOCIALACCOUNT_ADAPTER = "portal.accounts.adapters.InstituteAccounts"
 SOCIALACCOUNT_EMAIL_AUTHENTICATION = False
 OIDC_SERVER_URL = env.text("OIDC_SERVER_URL")

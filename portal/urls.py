@@ -24,6 +24,7 @@ urlpatterns = [
     path("status.json", status.as_json, name="status-json"),
     path("keys/", include("portal.keys.urls")),
     path("usage/", include("portal.usage.urls")),
+    path("quota/grid/", include("portal.quota_grid.urls")),
     path("", include("portal.quota_requests.urls")),
     path("models/", catalogue.index, name="models"),
     path("profile/", accounts.profile, name="profile"),

@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 
 from portal import words
 from portal.context import MEMBER_NAV
+from quotas.limits import LimitSpec
 
 register = template.Library()
 register.filter("span", words.span)
@@ -93,6 +94,20 @@ def clock_time(then: datetime | None) -> str:
 def exact(number: int | None) -> str:
     """Return a whole number with its thousands apart."""
     return "unknown" if number is None else f"{number:,}"
+
+
+@register.filter
+def limit_value(value: int | tuple[str, ...] | None) -> str:
+    """Return a limit as people read it; None is no limit."""
+    if value is None:
+        return "no limit"
+    return ", ".join(value) if isinstance(value, tuple) else f"{value:,}"
+
+
+@register.filter
+def usual_per(spec: LimitSpec) -> str:
+    """Return what a person's limit is counted over."""
+    return spec.usual_per("user")
 
 
 @register.filter

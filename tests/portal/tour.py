@@ -1,0 +1,169 @@
+"""A furnished portal and the way through all its pages, for browser tests and screenshots."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils import timezone
+
+from portal.announcements.models import Announcement
+from quotas.models import ApiKey, CapacityRun, PoolMinute, RejectedMinute, Replica, User
+from quotas.services import engines, keys, people, requests
+from tests.portal.usage import event, hour
+
+PASSWORD = "correct horse battery"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One page of the tour."""
+
+    name: str
+    address: str
+    signed_in: bool = True
+    status: int = 200
+
+
+PUBLIC = (
+    Stop("status", "/status/", signed_in=False),
+    Stop("sign-in", "/accounts/login/?next=/keys/", signed_in=False),
+    Stop("forgotten", "/accounts/password/reset/", signed_in=False),
+    Stop("docs", "/docs/", signed_in=False),
+    Stop("docs-search", "/docs/?q=queue", signed_in=False),
+    Stop("docs-ordering", "/docs/ordering/", signed_in=False),
+    Stop("docs-quickstart", "/docs/quickstart/", signed_in=False),
+    Stop("docs-errors", "/docs/errors/", signed_in=False),
+    Stop("docs-limits", "/docs/limits/", signed_in=False),
+    Stop("docs-clients", "/docs/clients/", signed_in=False),
+    Stop("rest-api", "/api/v1/docs/", signed_in=False),
+    Stop("error-404", "/nowhere/", signed_in=False, status=404),
+)
+MEMBER = (
+    Stop("dashboard", "/"),
+    Stop("keys", "/keys/"),
+    Stop("key-edit", "/keys/{key}/"),
+    Stop("key-rotate", "/keys/{key}/rotate/"),
+    Stop("key-revoke", "/keys/{key}/revoke/"),
+    Stop("usage", "/usage/"),
+    Stop("usage-models", "/usage/?range=24h&split=model"),
+    Stop("requests", "/usage/requests/"),
+    Stop("batches", "/batches/"),
+    Stop("models", "/models/"),
+    Stop("quota", "/quota/"),
+    Stop("quota-grid", "/quota/grid/?limit=queued"),
+    Stop("group", "/group/"),
+    Stop("profile", "/profile/"),
+    Stop("second-factor", "/accounts/2fa/"),
+    Stop("sessions", "/accounts/sessions/"),
+    Stop("email", "/accounts/email/"),
+    Stop("password", "/accounts/password/change/"),
+)
+
+
+def furnish() -> tuple[User, ApiKey]:
+    """Fill the books: a person with keys, a month of usage, engines, a measured card."""
+    anna = User.objects.create_user(
+        "anna", "anna@example.org", PASSWORD, is_staff=True, is_superuser=True
+    )
+    group = people.ensure_group(name="Language Technology")
+    people.move(user=anna, group=group)
+    group.owners.add(anna)
+    ben = people.ensure_user(username="ben", group=group, email="ben@example.org")
+    for name, pool, kind, slots in (
+        ("atlas", "Qwen2.5-14B", "vllm", 8),
+        ("quill", "SmolLM2-1.7B", "llamacpp", 4),
+    ):
+        engines.register(url=f"http://127.0.0.1:{9000 + slots}", pool=pool, kind=kind, slots=slots,
+                         name=name, card="card 0", context=16_384)  # fmt: skip
+    first = _keys(anna)
+    _usage(anna, first)
+    _measured()
+    requests.ask(user=ben, service_class="batch", name="queued", value=64, reason="paper deadline",
+                 until=timezone.now() + dt.timedelta(days=20))  # fmt: skip
+    start = timezone.now() + dt.timedelta(days=2)
+    Announcement.objects.create(
+        kind="planned", text="Driver update on atlas. Batch pauses and goes on by itself.",
+        starts_at=start, ends_at=start + dt.timedelta(hours=1), shown_until=start,
+    )  # fmt: skip
+    return anna, first
+
+
+def _keys(owner: User) -> ApiKey:
+    days = dt.timedelta(days=1)
+    first = keys.issue(owner=owner, name="notebook", service_class="interactive").key
+    keys.issue(owner=owner, name="label-corpus", service_class="batch", lifetime=6 * days)
+    stopped = keys.issue(owner=owner, name="old laptop", service_class="interactive").key
+    keys.revoke(key=stopped)
+    ApiKey.objects.filter(pk=first.pk).update(last_used_at=timezone.now())
+    return first
+
+
+def _usage(owner: User, key: ApiKey) -> None:
+    dice = random.Random(1)
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    rows = []
+    for back in range(24 * 30):
+        tokens = dice.randint(0, 9000)
+        rows.append(
+            hour(owner.pk, now - dt.timedelta(hours=back), key_id=key.public_id,
+                 service_class=dice.choice(["interactive", "interactive", "batch"]),
+                 model=dice.choice(["Qwen2.5-14B", "SmolLM2-1.7B"]), prompt_tokens=tokens)
+        )  # fmt: skip
+    type(rows[0]).objects.bulk_create(rows)
+    outcomes = ["served"] * 6 + ["failed", "aborted", "evicted_timed_out"]
+    events = [
+        event(owner.pk, n, key_id=key.public_id, outcome=dice.choice(outcomes),
+              cached_tokens=dice.choice([None, 40]), estimated=n % 7 == 0)
+        for n in range(60)
+    ]  # fmt: skip
+    type(events[0]).objects.bulk_create(events)
+    RejectedMinute.objects.create(
+        minute=timezone.now(), key_id=key.public_id, code="queue_full_key", count=7
+    )
+
+
+def _figure(value: float) -> dict[str, float]:
+    return {"value": value, "low": value * 0.96, "high": value * 1.05}
+
+
+def _measured() -> None:
+    points: list[dict[str, Any]] = [
+        {"planned_tokens": 128, "concurrency": people_, "decode_per_user_per_s": _figure(each),
+         "decode_per_s": _figure(each * min(people_, 8)), "ttft_p95_s": wait, "unsteady": False}
+        for people_, each, wait in ((1, 61, 0.3), (2, 57, 0.4), (4, 44, 0.6), (8, 25, 1.1),
+                                    (16, 12.4, 21.0))
+    ]  # fmt: skip
+    points += [
+        {"planned_tokens": 10_000, "concurrency": n, "decode_per_user_per_s": None,
+         "ttft_p50_s": s} for n, s in ((1, 7.6), (4, 31.0))
+    ]  # fmt: skip
+    now = timezone.now()
+    CapacityRun.objects.create(
+        replica=Replica.objects.get(name="atlas"), replica_name="atlas", pool_name="Qwen2.5-14B",
+        state="complete", report={"points": points}, fingerprint_digest="9c41e7",
+        fingerprint={"model": "Qwen2.5-14B-Instruct-AWQ", "engine": "vLLM", "slots": 8},
+        sentence="Serves about 1,500 tokens per second in total; at eight concurrent users "
+                 "expect about 25 each.",
+        ended_at=now - dt.timedelta(days=4), published_at=now - dt.timedelta(days=4),
+    )  # fmt: skip
+    PoolMinute.objects.bulk_create(_minutes(now.replace(second=0, microsecond=0)))
+
+
+def _minutes(now: dt.datetime) -> list[PoolMinute]:
+    """Return two days, chat by day and batch by night, and an hour of silence."""
+    rows = []
+    for back in range(2 * 24 * 60):
+        at = now - dt.timedelta(minutes=back)
+        if 700 < back < 760:
+            continue
+        chat = max(0.0, 6 - abs(14 - at.hour) * 0.9)
+        batch = min(8 - chat, 7.0 if at.hour < 6 else 1.6)
+        verdict = "busy" if 11 <= at.hour <= 16 else "ok"
+        rows.append(
+            PoolMinute(pool="Qwen2.5-14B", minute=at, looks=60, slots=8, held_interactive=chat,
+                       held_batch=batch, waiting_interactive=chat / 4, verdict=verdict)
+        )  # fmt: skip
+    return rows
