@@ -22,7 +22,7 @@ SELECT 'req_' || n, %(end)s::timestamptz - (n * (30 * 86400.0 / %(rows)s)) * int
     '/v1/chat/completions', 'model-' || u %% 3, 'rep_' || n %% 4, 'served', 200, 500 + n %% 1000,
     n %% 300, 100 + n %% 400, NULL, false, n %% 2000, 50 + n %% 3000, 1000 + n %% 20000, 'stop', '',
     true, '', '', ''
-FROM (SELECT n, CASE WHEN n %% 5 = 0 THEN 1 ELSE 2 + (n * 7919) %% 199 END AS u
+FROM (SELECT n, CASE WHEN n %% 5 = 0 THEN 1 ELSE 2 + (n::bigint * 7919) %% 199 END AS u
       FROM generate_series(1, %(rows)s) n) AS made
 """
 
