@@ -89,6 +89,7 @@ class Config:
     extra_fields: frozenset[str]
     cache_salt: str
     engine_hosts: frozenset[str]
+    engine_url: str  # trusted wherever it is
     body_limit: int
     portal_body_limit: int
     embedding_inputs: int
@@ -131,6 +132,7 @@ class Config:
             extra_fields=env.names("EXTRA_FIELDS"),
             cache_salt=env.choice("CACHE_SALT", "group", ("off", "group", "user")),
             engine_hosts=env.names("ENGINE_HOSTS"),
+            engine_url=env.text("ENGINE_URL"),
             body_limit=env.integer("BODY_LIMIT_MIB", 32, low=1) << 20,
             portal_body_limit=(env.integer("FILE_LIMIT_MIB", 200, low=1) + 1) << 20,
             embedding_inputs=env.integer("EMBEDDING_INPUTS", 2048, low=1),

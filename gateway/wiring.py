@@ -25,6 +25,7 @@ from gateway.services import Lookout, Services
 from gateway.upstream import Upstream
 from gateway.usage import Outbox
 from quotas.snapshots import directory as snapshots
+from quotas.snapshots.addresses import allowed_hosts
 
 
 def make_ledger(config: Config, outbox: Outbox) -> Ledger:
@@ -51,7 +52,7 @@ async def services(config: Config) -> AsyncIterator[Services]:
     loop = asyncio.get_running_loop()
     outbox = Outbox(_redis(config))
     ledger = make_ledger(config, outbox)
-    fleet = Fleet(ledger)
+    fleet = Fleet(ledger, allowed=allowed_hosts(config.engine_hosts, [config.engine_url]))
     writer = FleetWriter(ledger)
 
     def on_fleet(published: snapshots.Fleet) -> None:

@@ -249,9 +249,7 @@ class Judge:
 
     def _is_below_half(self) -> bool:
         """Tell whether the last minutes lie below half of the present level's threshold."""
-        ratio = self._short.median
-        if ratio is None:
-            return False
+        ratio = self._short.median or 0.0
         if self._level is Word.BUSY:
             return ratio < BUSY_RATIO / 2
         if self._level is Word.OVERLOADED:

@@ -226,6 +226,15 @@ def test_three_days_of_seven_or_one_overload_ask_for_a_decision() -> None:
     assert decide(once, replicas=1, replica_tokens_per_s=1000) is not None
 
 
+def test_a_bad_week_without_any_waiting_on_record_decides_nothing() -> None:
+    """
+    Without knowing what was waited for there is nothing to advise.
+    """
+    days = [Day(f"2026-11-2{n}", saturated=True, waited_s={SLOTS: 0.0}) for n in range(4)]
+
+    assert decide(days, replicas=1, replica_tokens_per_s=1000) is None
+
+
 def test_days_older_than_a_week_do_not_count() -> None:
     """
     Three bad days before seven good ones are history.
@@ -243,6 +252,8 @@ def test_days_older_than_a_week_do_not_count() -> None:
         (week(3, SLOTS, preemptions=4), SLOTS, "more memory", None),
         (week(3, PREFILL), PREFILL, "second replica", 2),
         (week(3, Blocker.OWN_CAP), Blocker.OWN_CAP, "Not hardware", None),
+        (week(3, Blocker.BATCH_POOL), Blocker.BATCH_POOL, "Not hardware", None),
+        (week(3, Blocker.NO_REPLICA), Blocker.NO_REPLICA, "Keep the engines up", None),
         (week(3, SLOTS, kv_usage=0.9, offered_tokens_per_s=2000.0), SLOTS, "Add 2 replica", 3),
         (week(3, SLOTS, kv_usage=0.9, offered_tokens_per_s=600.0), SLOTS, "suffice", 1),
         (week(3, SLOTS), SLOTS, "Another replica", None),
