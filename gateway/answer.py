@@ -58,7 +58,8 @@ class Answer:
     __slots__ = (
         "_bell", "_buffers", "_chunks", "_decoder", "_drop_usage", "_keep_chunks", "_kind", "_now",
         "_on_content", "_on_end", "_reader", "_size", "call", "ended", "error", "first_content_s",
-        "headers", "is_asked_to_stream", "last_live_s", "passed", "started_s", "status",
+        "headers", "is_asked_to_stream", "is_stream", "last_live_s", "passed", "started_s",
+        "status", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,8 @@ class Answer:
         self.call: Call | None = None
         self.status = 0  # 0: no head yet
         self.headers: Headers = []
+        self.is_stream = False  # the engine streams events
+        self.usage = Usage()  # what the answer has told about itself so far
         self.ended = False
         self.error: UpstreamError | None = None
         self.started_s = self.last_live_s = now()
@@ -106,12 +109,15 @@ class Answer:
         if encoding is not None and (make := _DECODERS.get(encoding.strip().lower())):
             self._decoder = make()
         if status == 200:
+            kind = first(headers, b"content-type") or b""
+            self.is_stream = kind.lower().startswith(b"text/event-stream")
             if self.is_stream:
                 self._reader = StreamReader(
                     self._kind, drop_usage=self._drop_usage, keep_chunks=self._keep_chunks
                 )
             else:
                 self._reader = PlainReader()
+            self.usage = self._reader.usage
         self._bell.ring()
 
     def body(self, data: bytes) -> None:
@@ -196,21 +202,10 @@ class Answer:
         return self._size
 
     @property
-    def usage(self) -> Usage:
-        """Return what the answer told about itself so far."""
-        return self._reader.usage if self._reader is not None else Usage()
-
-    @property
     def chunks(self) -> list[dict[str, object]]:
         """Return the chunks of a stream that is to be assembled."""
         reader = self._reader
         return (reader.chunks or []) if isinstance(reader, StreamReader) else []
-
-    @property
-    def is_stream(self) -> bool:
-        """Tell whether the engine streams events."""
-        kind = first(self.headers, b"content-type") or b""
-        return kind.lower().startswith(b"text/event-stream")
 
     @property
     def length(self) -> int | None:

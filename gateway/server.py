@@ -47,13 +47,18 @@ class Protocol(HttpToolsProtocol):
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
 
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        self._count(len(url))
+    def data_received(self, data: bytes) -> None:
+        if self._head_timer is not None:
+            self._head_size += len(data)
+            if self._head_size > HEAD_LIMIT and not self._has_head(data):
+                self.send_400_response("")
+                return
+        super().data_received(data)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._count(len(name) + len(value))
+    @staticmethod
+    def _has_head(data: bytes) -> bool:
+        """Does a head end here? Then the rest is body, which has a limit of its own."""
+        return b"\r\n\r\n" in data
 
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
@@ -62,19 +67,29 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _is_ambiguous(self) -> bool:
-        """Is it a head that another party might read differently?"""
-        names = [name for name, _ in self.headers]
-        if names.count(b"content-length") > 1 or names.count(b"host") != 1:
-            return self.parser.get_http_version() != "1.0" or names.count(b"content-length") > 1
-        if b"transfer-encoding" in names:
-            values = [value for name, value in self.headers if name == b"transfer-encoding"]
-            return b"content-length" in names or [v.lower() for v in values] != [b"chunked"]
-        return not self.url.startswith(b"/")
-
-    def _count(self, size: int) -> None:
-        self._head_size += size
-        if self._head_size > HEAD_LIMIT or len(self.headers) > HEADER_COUNT:
-            raise ValueError("request head too large")
+        """Is it a head that another party might read differently, or that is too long?"""
+        hosts = lengths = size = 0
+        coding = None
+        for name, value in self.headers:
+            size += len(name) + len(value)
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                lengths += 1
+            elif name == b"transfer-encoding":
+                if coding is not None or value.lower() != b"chunked":
+                    return True
+                coding = value
+        needs_host = self.parser.get_http_version() != "1.0"
+        return (
+            hosts > 1
+            or (needs_host and hosts == 0)
+            or lengths > 1
+            or (coding is not None and lengths > 0)
+            or not self.url.startswith(b"/")
+            or size > HEAD_LIMIT
+            or len(self.headers) > HEADER_COUNT
+        )
 
     def _head_is_late(self) -> None:
         self._head_timer = None

@@ -1,4 +1,4 @@
-"""Keys as the books publish them: what changes there bites here, what is lost there hurts nobody."""
+"""What changes in the books bites here at once; what Redis loses hurts nobody."""
 
 from __future__ import annotations
 

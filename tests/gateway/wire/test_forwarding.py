@@ -177,8 +177,8 @@ def test_missing_usage_is_counted_and_called_an_estimate(stage: Stage) -> None:
 def test_an_engines_refusal_keeps_its_words_in_our_shape(stage: Stage) -> None:
     """A 4xx of the engine comes back with its message, all four keys and a stable code."""
     secret = stage.books.key()
-    stage.witness.tell(fail_status=400, fail_body=json.dumps(
-        {"error": {"code": 400, "message": "too long", "type": "exceed_context_size_error"}}))  # fmt: skip
+    error = {"code": 400, "message": "too long", "type": "exceed_context_size_error"}
+    stage.witness.tell(fail_status=400, fail_body=json.dumps({"error": error}))
 
     answer = stage.ask(secret)
 

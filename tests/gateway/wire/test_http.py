@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Callable
@@ -167,10 +168,8 @@ def test_an_endless_body_is_cut_at_the_limit(make_gateway: Callable[..., Stage])
             sent += 65536
     except OSError:
         pass
-    try:
+    with contextlib.suppress(OSError):  # the answer may be lost; the bound is what counts
         seen = link.recv(65536)
-    except OSError:
-        pass  # the answer may be lost with the connection; the bound is what counts
     link.close()
 
     assert sent < 16 << 20

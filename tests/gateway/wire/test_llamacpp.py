@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -68,16 +69,18 @@ def shape(value: Any, path: str = "") -> Any:
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {
     "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}]  # fmt: skip
 FIXED = {"temperature": 0, "seed": 7, "cache_prompt": False}
+REQUIRED = {"tools": TOOLS, "tool_choice": "required"}
+ONCE = {"model": "tiny", "prompt": "Once upon a time"}
 ASKED = [
     ("/v1/chat/completions", chat("Name three fruits.", "tiny", max_tokens=12, **FIXED)),
-    ("/v1/chat/completions", chat("Hi", "tiny", max_tokens=8, logprobs=True, top_logprobs=2, **FIXED)),
+    ("/v1/chat/completions", chat("Hi", "tiny", max_tokens=8, logprobs=True, **FIXED)),
     ("/v1/chat/completions", chat("Hi", "tiny", max_tokens=8, n=2, **FIXED)),
     ("/v1/chat/completions", chat("Hi", "tiny", max_tokens=1, stop=["a"], **FIXED)),
-    ("/v1/chat/completions", chat("Hi", "tiny", max_tokens=60, tools=TOOLS, tool_choice="required", **FIXED)),
+    ("/v1/chat/completions", chat("Hi", "tiny", max_tokens=60, **REQUIRED, **FIXED)),
     ("/v1/chat/completions", chat("Hi", "tiny", max_tokens=40, response_format={
         "type": "json_schema", "json_schema": {"schema": {"type": "integer"}}}, **FIXED)),
-    ("/v1/completions", {"model": "tiny", "prompt": "Once upon a time", "max_tokens": 8, **FIXED}),
-    ("/v1/completions", {"model": "tiny", "prompt": "Once", "max_tokens": 5, "logprobs": 2, **FIXED}),
+    ("/v1/completions", {**ONCE, "max_tokens": 8, **FIXED}),
+    ("/v1/completions", {**ONCE, "max_tokens": 5, "logprobs": 2, **FIXED}),
     ("/v1/messages", {"model": "tiny", "messages": [{"role": "user", "content": "Name fruits."}],
                       "max_tokens": 5, "temperature": 0}),
     ("/v1/messages/count_tokens", {"model": "tiny", "messages": [
@@ -134,14 +137,12 @@ def test_the_engine_lets_go_while_others_stream(real: Real, stream: bool) -> Non
     """A client that leaves frees its slot in llama.cpp too, although another stream goes on."""
     url, headers = f"{real.gateway.url}/v1/chat/completions", bearer(real.secret)
     long = chat("Tell me", "tiny", max_tokens=1500, ignore_eos=True, stream=True)
-    with httpx.Client(timeout=60) as other, httpx.Client(timeout=60) as leaver:
+    with httpx.Client(timeout=60) as other, httpx.Client(timeout=60) as leaver:  # noqa: SIM117
         with other.stream("POST", url, json=long, headers=headers) as going:
             lines = going.iter_lines()
             next(lines)
-            try:
+            with contextlib.suppress(httpx.TimeoutException):
                 leaver.post(url, json={**long, "stream": stream}, headers=headers, timeout=0.25)
-            except httpx.TimeoutException:
-                pass
             wait_until(lambda: real.llama.busy_slots() <= 1, 2, "the slot is free in the engine")
     wait_until(lambda: real.llama.busy_slots() == 0, 5, "all slots are free")
     real.gateway.wait_settled()
