@@ -242,11 +242,11 @@ def finish(ended: Sequence[Ended]) -> list[int]:
 
 
 def _problem(verdict: Verdict) -> str:
-    """Return in one line why a line failed; PostgreSQL's text takes no NUL."""
+    """Return in a few words why a line failed."""
     if verdict.kind is Kind.DONE:
         return ""
     text = verdict.message or verdict.code or f"answered with status {verdict.status}"
-    return text.replace("\x00", "")[:300]
+    return text[:300]
 
 
 def give_back(claimed: Claimed, *, charge: int = 0, after_s: float = 0.0) -> None:

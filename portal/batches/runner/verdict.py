@@ -67,7 +67,7 @@ class Verdict:
 
     kind: Kind
     status: int
-    body: Any = None  # parsed JSON, or text when it was none
+    body: bytes | str = ""  # JSON as it came, or text when it was none
     code: str = ""
     message: str = ""
     wait_s: float = 0.0
@@ -79,18 +79,18 @@ def judge(answer: Answer) -> Verdict:
     """Return the verdict on one answer."""
     if answer.status == 0:
         return _nothing_came(answer)
-    body = _parsed(answer.body)
+    body, raw = _parsed(answer.body)
     error = _error(body)
     status = _real_status(answer.status, error, body)
-    code = str(error.get("code") or "")
-    message = str(error.get("message") or "")[:500]
+    code = _storable(error.get("code"))
+    message = _storable(error.get("message"))
     kind = _kind(status, code)
     if kind is Kind.BROKE and not message:
         message = f"the engine answered {status}"
     return Verdict(
         kind=kind,
         status=status,
-        body=body,
+        body=raw,
         code=code,
         message=message,
         wait_s=_wait(answer.retry_after_s) if kind is Kind.WAIT else 0.0,
@@ -134,20 +134,28 @@ def _wait(retry_after_s: float | None) -> float:
     return min(max(wait, SHORTEST_WAIT_S), LONGEST_WAIT_S)
 
 
-def _parsed(raw: bytes) -> Any:
+def _parsed(raw: bytes) -> tuple[Any, bytes | str]:
+    """Return an answer as an object and as what is stored of it."""
     try:
-        return orjson.loads(raw)
+        return orjson.loads(raw), raw.strip()
     except orjson.JSONDecodeError:
         pass
     try:
-        return json.loads(raw)  # takes lone surrogates, which engines do send
-    except ValueError:
-        return raw.decode(errors="replace")
+        body = json.loads(raw)  # takes lone surrogates, which engines do send
+    except (ValueError, RecursionError):
+        return None, raw.decode(errors="replace")
+    return body, json.dumps(body, separators=(",", ":")).encode()
 
 
 def _error(body: Any) -> Mapping[str, Any]:
     error = body.get("error") if isinstance(body, dict) else None
     return error if isinstance(error, dict) else {}
+
+
+def _storable(value: object) -> str:
+    """Return a text of an engine as PostgreSQL takes it: no NUL, no half characters."""
+    text = str(value or "")[:500].replace("\x00", "")
+    return text.encode(errors="replace").decode()
 
 
 def _count(value: object) -> int:
@@ -172,14 +180,14 @@ def output_line(custom_id: str, verdict: Verdict) -> bytes:
     """Return the line of the output or error file for an answer that came over HTTP."""
     if verdict.status == 0:
         return error_line(custom_id, verdict.code, verdict.message)
-    return _dumped(
+    return orjson.dumps(
         {
             "id": f"batch_req_{uuid.uuid4().hex}",
             "custom_id": custom_id,
             "response": {
                 "status_code": verdict.status,
                 "request_id": verdict.request_id,
-                "body": verdict.body,
+                "body": _one_line(verdict.body),
             },
             "error": None,
         }
@@ -192,7 +200,7 @@ def error_line(custom_id: str, code: str, message: str, *, seed: str = "") -> by
     The same seed gives the same bytes, so that a file written twice is one file.
     """
     name = uuid.uuid5(uuid.NAMESPACE_OID, seed) if seed else uuid.uuid4()
-    return _dumped(
+    return orjson.dumps(
         {
             "id": f"batch_req_{name.hex}",
             "custom_id": custom_id,
@@ -202,8 +210,10 @@ def error_line(custom_id: str, code: str, message: str, *, seed: str = "") -> by
     )
 
 
-def _dumped(row: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(row)
-    except (TypeError, orjson.JSONEncodeError):  # lone surrogates, numbers beyond 64 bits
-        return json.dumps(row, separators=(",", ":")).encode()
+def _one_line(body: bytes | str) -> orjson.Fragment | str:
+    """Return an answer's JSON byte for byte, unless it was written over several lines."""
+    if isinstance(body, str):
+        return body
+    if b"\n" in body or b"\r" in body:
+        body = json.dumps(json.loads(body), separators=(",", ":")).encode()
+    return orjson.Fragment(body)

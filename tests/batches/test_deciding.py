@@ -1,0 +1,148 @@
+"""Rules that need no store: what an answer means, how many may wait, what is drawn."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import orjson
+import pytest
+
+from portal.batches import drawing, estimate
+from portal.batches.runner.verdict import Answer, Kind, error_line, judge, output_line
+from portal.batches.runner.window import ACCRUAL, Window
+
+
+def error(code: str, kind: str = "server_error") -> bytes:
+    """Return the body of an error."""
+    return orjson.dumps({"error": {"message": "no", "type": kind, "param": None, "code": code}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Answer(200, b'{"choices":[]}'), Kind.DONE),
+        (Answer(400, error("prompt_too_long")), Kind.FAILED),
+        (Answer(404, error("model_not_found")), Kind.FAILED),
+        (Answer(403, error("forbidden")), Kind.FAILED),
+        (Answer(413, b""), Kind.FAILED),
+        (Answer(401, error("key_revoked")), Kind.PAUSE),
+        (Answer(429, error("queue_full_key")), Kind.WAIT),
+        (Answer(429, error("queue_timeout")), Kind.WAIT),
+        (Answer(503, error("no_replica")), Kind.WAIT),
+        (Answer(500, b"oops"), Kind.BROKE),
+        (Answer(502, error("engine_failed")), Kind.BROKE),
+        (Answer(504, error("engine_timeout")), Kind.BROKE),
+        (Answer(0, reached=False), Kind.WAIT),
+        (Answer(0, trouble="reset"), Kind.BROKE),
+        # Kept alive by white space: 200 was sent before the failure was known.
+        (Answer(200, b"  \n" + error("queue_timeout", "rate_limit_error")), Kind.WAIT),
+        (Answer(200, b"  " + error("engine_failed")), Kind.BROKE),
+    ],
+)
+def test_what_an_answer_means(answer: Answer, kind: Kind) -> None:
+    """4xx is the line's own, 429 and 503 wait, what broke is charged, 401 pauses."""
+    assert judge(answer).kind is kind
+
+
+@pytest.mark.parametrize(("told", "waits"), [(None, 2.0), (0.0, 0.5), (7.0, 7.0), (9e9, 3600.0)])
+def test_a_wait_is_as_long_as_told_within_bounds(told: float | None, waits: float) -> None:
+    """Retry-After is obeyed; never a busy loop, never for ever."""
+    assert judge(Answer(503, b"", retry_after_s=told)).wait_s == waits
+
+
+def test_an_output_line_has_the_shape_of_openai() -> None:
+    """id, custom_id, response with status, request id and body; error null."""
+    verdict = judge(Answer(200, b'{"id":"x","choices":[]}', request_id="req_1"))
+    row = orjson.loads(output_line("mine", verdict))
+
+    assert row["id"].startswith("batch_req_")
+    assert row["response"] == {
+        "status_code": 200, "request_id": "req_1", "body": {"id": "x", "choices": []},
+    }  # fmt: skip
+    assert (row["custom_id"], row["error"]) == ("mine", None)
+
+
+def test_the_same_seed_writes_the_same_bytes() -> None:
+    """A result file written twice is the same file."""
+    assert error_line("a", "c", "m", seed="1") == error_line("a", "c", "m", seed="1")
+    assert error_line("a", "c", "m", seed="1") != error_line("a", "c", "m", seed="2")
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"a":"\\ud83d"}', b'{"a":123456789012345678901234567890}', b'{"a":1.10}']
+)
+def test_odd_json_of_an_engine_is_kept(body: bytes) -> None:
+    """Lone surrogates and huge numbers in an answer are stored, not lost."""
+    line = output_line("odd", judge(Answer(200, body)))
+
+    assert b"\n" not in line
+    assert body[5:-1] in line
+
+
+def test_at_most_two_lines_of_a_person_wait() -> None:
+    """Room is what keeps two waiting, whatever is in flight; each end lets one start."""
+    window = Window(most=64)
+    window.read(0, 10.0, 0)
+    window.sent(window.room(10.0))
+    assert (window.outstanding, window.room(10.1)) == (ACCRUAL, 0)
+
+    window.read(0, 10.5, window.sent_in_all)  # both were granted
+    assert window.room(10.5) == ACCRUAL
+    window.sent(2)
+    window.ended()
+    assert window.room(10.6) == 1
+
+
+def test_what_was_sent_after_the_question_counts_as_waiting() -> None:
+    """A reading that cannot know of the newest lines does not make room for more."""
+    window = Window(most=64)
+    window.read(0, 1.0, 0)
+    asked_at = window.sent_in_all
+    window.sent(2)
+    window.read(0, 1.1, asked_at)
+
+    assert window.room(1.1) == 0
+
+
+def test_without_word_from_the_gateway_little_is_sent() -> None:
+    """Unknown is the smallest limit there is, and an old reading is unknown."""
+    window = Window(most=64)
+    assert window.room(0.0) == 4
+    window.read(0, 0.0, 0)
+    window.sent(10)
+    assert window.room(6.0) == 0
+
+
+def test_jobs_ahead_delay_by_no_more_than_their_own_work() -> None:
+    """Two jobs that take turns: the short one ends in at most twice its time alone."""
+    alone = estimate.project(100.0, [], 2.0, 5.0)
+    beside_long = estimate.project(100.0, [10_000.0], 2.0, 5.0)
+    beside_short = estimate.project(100.0, [10.0], 2.0, 5.0)
+
+    assert alone.end_s == 55.0
+    assert beside_long.end_s == 105.0
+    assert beside_short.end_s == 60.0
+    assert alone.soonest_s < alone.end_s < alone.latest_s
+
+
+def test_the_chart_fits_its_frame() -> None:
+    """Every bar stays between the axis and the top, the highest near it."""
+    now = dt.datetime(2026, 11, 29, tzinfo=dt.UTC)
+    picture = drawing.chart({0: 7, 23: 90}, now - dt.timedelta(hours=24), now)
+
+    assert len(picture.bars) == drawing.BARS
+    assert all(drawing.TOP_PX - 1 <= bar.y <= drawing.BASE_PX for bar in picture.bars)
+    assert picture.bars[23].per_minute == 1.5
+    assert picture.levels[-1][1] == "2"
+
+
+def test_an_empty_gauge_is_empty() -> None:
+    """No line at all divides by nothing."""
+    assert drawing.gauge(0, 0, 0).done == 0.0
+
+
+def test_words_of_an_engine_can_be_stored() -> None:
+    """NUL and half characters in an error's text do not reach the database."""
+    verdict = judge(Answer(400, b'{"error":{"message":"a\\u0000b\\ud83d","code":"\\u0000"}}'))
+
+    assert (verdict.message, verdict.code) == ("ab?", "")
