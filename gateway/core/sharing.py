@@ -7,6 +7,8 @@ Rule 2: a number nobody set has its default here and nowhere else.
 
 from __future__ import annotations
 
+from gateway.core.types import Ticket
+
 #: Output counts twice: a token written occupies the card about as long as two tokens read.
 OUTPUT_PRICE = 2
 #: Longest answer charged in advance; what is really written is settled at the end.
@@ -52,6 +54,11 @@ def charge(prompt_tokens: int, output_tokens: int, share: int) -> int:
 def output_estimate(asked: int, average: int | None) -> int:
     """Return the completion tokens to charge at the start: the least of what we know."""
     return min(asked, OUTPUT_ESTIMATE_CAP, asked if average is None else average)
+
+
+def estimated_tokens(ticket: Ticket) -> int:
+    """Return the tokens a ticket is thought to have used when nobody can say any more."""
+    return ticket.prefill_tokens + min(ticket.output_tokens, OUTPUT_ESTIMATE_CAP)
 
 
 def moving_average(average: int | None, sample: int, weight: int = 8) -> int:

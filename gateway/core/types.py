@@ -44,6 +44,35 @@ class Blocker(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Charge:
+    """One counted limit a ticket draws on: reserved when it is admitted, settled at its end.
+
+    A limit per minute is a leaky bucket (quotas.snapshots.windows); one per day or month is a sum
+    in a calendar window. `floor` is what the books say was used in that window, for a ledger that
+    has lost its counters: a counter is lifted to it, never lowered.
+    """
+
+    counter: str  # who and what is counted: quotas.snapshots.counters.field without the window
+    limit: int
+    amount: int
+    window: str = ""  # name of the calendar window; "" = a minute
+    ends_at_ms: int = 0  # Unix time in ms at which the calendar window ends
+    floor: int = 0
+    settles: bool = True  # tokens: what was really used counts in the end; requests: no
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """One counted limit at one instant: the number on the screen, in headers and at the gate."""
+
+    counter: str
+    window: str
+    used: int
+    limit: int
+    resets_in_ms: int | None  # None: what was asked never fits
+
+
+@dataclass(frozen=True, slots=True)
 class Ticket:
     """One request from arrival to release, as the ledger needs to know it."""
 
@@ -61,6 +90,7 @@ class Ticket:
     place: str = ""  # a kept place shown by a returning client
     fingerprint: str = ""  # SHA-256 of the body: finds the place of a client that shows none
     home_wait_ms: int = 2_000  # longest it waits for its session's full home replica
+    charges: tuple[Charge, ...] = ()
     interrupted: bytes = b""  # the usage record to append if this process dies with it
 
 
@@ -83,6 +113,11 @@ class Settlement:
     cached_tokens: int
     completion_tokens: int
     record: bytes  # the usage record (quotas.snapshots.usage), appended in the same step
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens that count against limits: prompt, cached or not, and answer."""
+        return self.prompt_tokens + self.completion_tokens
 
 
 @dataclass(frozen=True, slots=True)

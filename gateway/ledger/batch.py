@@ -148,7 +148,7 @@ class Batch:
 
     def _learn(self, result: op.Result) -> bool:
         """Note what a result says; False when it concerns no ticket of ours any more."""
-        if isinstance(result, op.Recorded | op.Row):
+        if isinstance(result, op.Recorded | op.Row | op.Told):
             return True
         mine = self.tickets.get(result.ticket_id)
         match result:
@@ -185,7 +185,7 @@ class Batch:
             *self._policies.values(),
             *self._leavers(),
             *self._queue(),
-            *(o for o in untold if isinstance(o, op.Advance | op.Look)),
+            *(o for o in untold if isinstance(o, op.Advance | op.Ask | op.Look)),
         ]
         # All leases go in one call, the first: nothing may start that they leave no room for.
         cut = max(MOST_OPERATIONS, len(leases))

@@ -13,6 +13,7 @@ from gateway.core.placing import Replica
 from gateway.core.types import Outcome, Ticket
 from gateway.ledger import operations as op
 from gateway.ledger.places import Places
+from gateway.ledger.quota import Quotas
 from gateway.ledger.state import BATCH, INTERACTIVE, Entry, FlowId, LedgerState
 
 DEFAULT_HOLD_MS = 10_000
@@ -30,6 +31,7 @@ class Desk:
         self.state = state
         self.caller = ""
         self.places = Places()
+        self.quotas = Quotas()
         self.bindings: dict[str, tuple[str, str, int]] = {}  # session -> replica, incarnation, end
         self.incarnations: dict[str, str] = {}
         self._tell = tell
@@ -46,6 +48,7 @@ class Desk:
         if refusal is not None:
             self._tell(self.caller, refusal)
             return
+        self.quotas.take(ticket.charges, state.now_ms)
         state.seq += 1
         entry = Entry(
             ticket, self.caller, place.seq if place else state.seq, state.now_ms,
@@ -77,6 +80,10 @@ class Desk:
         largest = self._largest_weight(ticket)
         if largest is not None and ticket.weight > largest:
             return op.Turned(name, "weight_too_large", limit=largest)
+        over = self.quotas.refusal(ticket.charges, state.now_ms)
+        if over is not None:
+            wait, limit = over.resets_in_ms, over.limit
+            return op.Turned(name, "over_quota", None, wait, limit=limit, quota=over)
         return None
 
     def _largest_weight(self, ticket: Ticket) -> int | None:
@@ -150,6 +157,8 @@ class Desk:
             self.drop_queued(entry)
 
     def drop_queued(self, entry: Entry) -> None:
+        """Let a queued ticket go unserved: what it reserved is given back."""
+        self.quotas.settle(entry.ticket.charges, 0, self.state.now_ms)
         self.state.unqueue(entry)
         self.state.leave(entry)
         self.open_window(entry.flow)
@@ -172,6 +181,7 @@ class Desk:
                 state.hold_average.get(kind), state.now_ms - entry.started_ms
             )
             self._bind(entry)
+        self.quotas.settle(ticket.charges, release.tokens, state.now_ms)
         state.unhold(entry)
         state.leave(entry)
         if release.record:
@@ -292,6 +302,7 @@ class Desk:
         state.seq = max(state.seq, held.seq)
         state.enter(entry)
         state.hold(entry, held.replica_id, held.charge, reads=held.is_reading)
+        self.quotas.take(ticket.charges, state.now_ms, again=True)
 
     def adopt_queued(self, wait: op.Wait) -> None:
         """Take a waiting ticket back with its rank, at its old place in its key's queue."""
@@ -299,6 +310,7 @@ class Desk:
         if ticket.ticket_id in state.entries:
             return
         state.seq = max(state.seq, wait.seq)
+        self.quotas.take(ticket.charges, state.now_ms, again=True)
         self.take_in(
             Entry(
                 ticket,

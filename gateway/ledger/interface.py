@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.types import (
+    Charge,
     Grant,
     LedgerView,
     Outcome,
+    QuotaState,
     ServiceClass,
     Settlement,
     Standing,
@@ -77,7 +79,8 @@ class Refused(Exception):
     """The ticket was turned away at the door or left the queue unserved.
 
     `code` is the stable code of the answer: queue_full_key, queue_full, queue_timeout,
-    no_replica, revoked, scheduler_unavailable, directory_unavailable, weight_too_large …
+    no_replica, revoked, scheduler_unavailable, directory_unavailable, weight_too_large, over_quota
+    (then `quota` names the counter, what it holds, its limit and when there is room) …
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Refused(Exception):
         retry_after_ms: int | None = None,
         place: str = "",
         limit: int | None = None,
+        quota: QuotaState | None = None,
     ) -> None:
         super().__init__(message or code)
         self.code = code
@@ -96,6 +100,7 @@ class Refused(Exception):
         self.retry_after_ms = retry_after_ms
         self.place = place
         self.limit = limit
+        self.quota = quota
 
 
 class Ledger(Protocol):
@@ -148,6 +153,10 @@ class Ledger(Protocol):
         restarted) voids the bindings of sessions to it; without `affine` (the engine itself has
         somebody waiting) sessions are not sent home to it.
         """
+        ...
+
+    async def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:
+        """Return where each counted limit stands, without charging anything."""
         ...
 
     async def standing(self, ticket_id: str) -> Standing | None: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.core.types import Outcome, ServiceClass, Ticket
+from gateway.core.types import Charge, Outcome, QuotaState, ServiceClass, Ticket
 from gateway.ledger import operations as op
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 from gateway.ledger.state import BATCH, INTERACTIVE, Entry
@@ -32,7 +32,22 @@ def _clean(text: str) -> str:
     return text.translate(_MARKS) if not text.isalnum() else text
 
 
-_MARKS = str.maketrans({"\t": " ", "\r": " ", "\n": " "})
+_MARKS = str.maketrans({"\t": " ", "\r": " ", "\n": " ", "\x1e": " ", "\x1f": " "})
+
+
+def _charges(charges: tuple[Charge, ...]) -> str:
+    return "\x1e".join(
+        "\x1f".join(
+            (_clean(c.counter), c.window, str(c.amount), str(c.limit), str(c.floor),
+             str(c.ends_at_ms), str(int(c.settles)))
+        )
+        for c in charges
+    )  # fmt: skip
+
+
+def _read_charge(text: str) -> Charge:
+    counter, window, amount, limit, floor, ends, settles = text.split("\x1f")
+    return Charge(counter, int(limit), int(amount), window, int(ends), int(floor), settles == "1")
 
 
 def ticket_line(t: Ticket) -> bytes:
@@ -42,7 +57,7 @@ def ticket_line(t: Ticket) -> bytes:
             _clean(t.key_id), _clean(t.user_id), LETTER[t.service_class], _clean(t.pool),
             str(t.weight), str(t.prefill_tokens), str(t.output_tokens), str(t.ttl_ms),
             str(t.home_wait_ms), _clean(t.session), ",".join(t.replica_order), _clean(t.place),
-            t.fingerprint, "",
+            t.fingerprint, _charges(t.charges), "",
         )
     )  # fmt: skip
     return line.encode() + t.interrupted
@@ -50,13 +65,14 @@ def ticket_line(t: Ticket) -> bytes:
 
 def read_ticket(ticket_id: str, line: bytes) -> Ticket:
     """Read what `ticket_line` wrote."""
-    f = line.split(b"\t", 13)
-    key, user, cls, pool, w, u, o, ttl, wait, session, order, place, body = (
-        part.decode() for part in f[:13]
+    f = line.split(b"\t", 14)
+    key, user, cls, pool, w, u, o, ttl, wait, session, order, place, body, charges = (
+        part.decode() for part in f[:14]
     )
     return Ticket(
         ticket_id, key, user, CLASS[cls], pool, int(w), int(u), int(o),
-        tuple(order.split(",")) if order else (), session, int(ttl), place, body, int(wait), f[13],
+        tuple(order.split(",")) if order else (), session, int(ttl), place, body, int(wait),
+        tuple(_read_charge(c) for c in charges.split("\x1e") if c), f[14],
     )  # fmt: skip
 
 
@@ -91,6 +107,8 @@ def encode(operation: op.Operation) -> list[Line]:  # noqa: C901  (a flat table 
             return [("H", operation.ticket.ticket_id, _hold(operation))]
         case op.Wait():
             return [("W", operation.ticket.ticket_id, _wait(operation))]
+        case op.Ask(charges):
+            return [("Q", "", _charges(charges))]
         case op.Look():
             return [("D", "", "")]
         case op.Beat():
@@ -98,7 +116,8 @@ def encode(operation: op.Operation) -> list[Line]:  # noqa: C901  (a flat table 
 
 
 def _release(release: op.Release) -> bytes:
-    head = f"{release.outcome}\t{release.prompt_tokens}\t{release.completion_tokens}\t"
+    counts = (release.prompt_tokens, release.completion_tokens, release.tokens)
+    head = "\t".join((release.outcome, *map(str, counts), ""))
     return head.encode() + release.record
 
 
@@ -208,5 +227,13 @@ def _result(line: bytes) -> op.Result:
         return op.Queued(f[0], int(f[1]), int(f[2]), _number(f[3]))
     if kind == "T":
         outcome = Outcome(f[2]) if f[2] else None
-        return op.Turned(f[0], f[1], outcome, _number(f[3]), f[4], _number(f[5]))
+        quota = _quota(f[6]) if f[6] else None
+        return op.Turned(f[0], f[1], outcome, _number(f[3]), f[4], _number(f[5]), quota)
+    if kind == "U":
+        return op.Told(tuple(_quota(text) for text in f[0].split("\x1e") if text))
     return op.Recorded(f[0], f[1])
+
+
+def _quota(text: str) -> QuotaState:
+    counter, window, used, limit, wait = text.split("\x1f")
+    return QuotaState(counter, window, int(used), int(limit), _number(wait))

@@ -144,6 +144,10 @@ class MemoryStore:
                 desk.adopt_lease(operation)
             case op.Wait():
                 desk.adopt_queued(operation)
+            case op.Ask(charges):
+                self._answers.append(
+                    op.Told(tuple(desk.quotas.state(c, self.state.now_ms) for c in charges))
+                )
             case op.Beat() | op.Look():
                 pass
 
@@ -257,8 +261,13 @@ class MemoryStore:
         if not entry.replica_id:
             self.desk.drop_queued(entry)
             return
-        if not keeps_charge:
+        tokens = 0
+        if keeps_charge:
+            # What it really used died with its process; the estimate of its service is kept.
+            tokens = sharing.estimated_tokens(entry.ticket)
+        else:
             self.state.service[entry.user] -= entry.charge
+        self.desk.quotas.settle(entry.ticket.charges, tokens, self.state.now_ms)
         self.state.unhold(entry)
         self.state.leave(entry)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.core.types import Outcome, Ticket
+from gateway.core.types import Charge, Outcome, QuotaState, Ticket
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 
 
@@ -36,6 +36,7 @@ class Release:
     outcome: Outcome = Outcome.SERVED
     prompt_tokens: int = 0  # without cached ones
     completion_tokens: int = 0
+    tokens: int = 0  # all of prompt and answer: what counts against limits
     record: bytes = b""
 
 
@@ -127,6 +128,13 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask where counted limits stand."""
+
+    charges: tuple[Charge, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """Ask for everything the ledger holds, as it stands at this point of the call."""
 
@@ -147,6 +155,7 @@ Operation = (
     | Advance
     | Hold
     | Wait
+    | Ask
     | Look
 )
 
@@ -185,6 +194,14 @@ class Turned:
     retry_after_ms: int | None = None
     place: str = ""
     limit: int | None = None
+    quota: QuotaState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Where the counted limits of an `Ask` stand."""
+
+    states: tuple[QuotaState, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +221,7 @@ class Row:
     value: bytes
 
 
-Result = Started | Queued | Turned | Recorded | Row
+Result = Started | Queued | Turned | Recorded | Told | Row
 
 
 @dataclass(frozen=True, slots=True)

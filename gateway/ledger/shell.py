@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from gateway.core.types import Grant, LedgerView, Outcome, Settlement, Standing, Ticket
+from gateway.core.types import (
+    Charge,
+    Grant,
+    LedgerView,
+    Outcome,
+    QuotaState,
+    Settlement,
+    Standing,
+    Ticket,
+)
 from gateway.ledger import operations as op
 from gateway.ledger.interface import (
     KeyPolicy,
@@ -43,6 +53,7 @@ class LedgerShell(ABC):
         self._futures: dict[str, asyncio.Future[Grant]] = {}
         self._records: dict[str, bytes] = {}
         self._recorded = recorded
+        self._asked: deque[asyncio.Future[tuple[QuotaState, ...]]] = deque()
 
     @abstractmethod
     def _send(self, *operations: op.Operation) -> None:
@@ -107,6 +118,7 @@ class LedgerShell(ABC):
                 settlement.outcome,
                 max(0, settlement.prompt_tokens - settlement.cached_tokens),
                 settlement.completion_tokens,
+                settlement.tokens,
                 settlement.record,
             )
         )
@@ -145,6 +157,15 @@ class LedgerShell(ABC):
     def advance(self, ms: int) -> None:
         self._send(op.Advance(ms))
 
+    async def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:
+        """Return where each counted limit stands, without charging anything."""
+        if not charges:
+            return ()
+        future: asyncio.Future[tuple[QuotaState, ...]] = asyncio.get_running_loop().create_future()
+        self._asked.append(future)
+        self._send(op.Ask(charges))
+        return await future
+
     async def standing(self, ticket_id: str) -> Standing | None:
         view = await self.view()
         return next((s for s in view.queued if s.ticket_id == ticket_id), None)
@@ -162,6 +183,11 @@ class LedgerShell(ABC):
                     record = self._records.pop(ticket_id, b"")
                     if self._recorded is not None:
                         self._recorded(record, stream_id)
+                case op.Told(states):
+                    # Answers come in the order of the questions; an asker may have left.
+                    future = self._asked.popleft()
+                    if not future.done():
+                        future.set_result(states)
                 case op.Queued() | op.Row():
                     pass
 
@@ -186,5 +212,6 @@ class LedgerShell(ABC):
                 retry_after_ms=turned.retry_after_ms,
                 place=turned.place,
                 limit=turned.limit,
+                quota=turned.quota,
             ),
         )

@@ -315,7 +315,8 @@ local function read_ticket(e, line)
   e.key, e.user, e.cls, e.pool = f[1], f[2], f[3], f[4]
   e.w, e.u, e.o = tonumber(f[5]), tonumber(f[6]), tonumber(f[7])
   e.ttl, e.home_wait = tonumber(f[8]), tonumber(f[9])
-  e.session, e.order, e.place, e.body, e.interrupted = f[10], f[11], f[12], f[13], f[14]
+  e.session, e.order, e.place, e.body = f[10], f[11], f[12], f[13]
+  e.charges, e.interrupted = f[14], f[15]
   e.owner_key, e.owner_user = e.cls .. '\t' .. e.key, e.cls .. '\t' .. e.user
   e.flow = e.pool .. '\t' .. e.owner_user
   e.queue = prefix .. 'q:' .. e.pool .. '\t' .. e.owner_key
@@ -936,15 +937,96 @@ local function take_place(e)
   return { seq = tonumber(f[3]), since = number(f[4]) }
 end
 
+------------------------------------------------------------------------------- counted limits
+
+-- A limit per minute is a leaky bucket, "level, at": each unit costs a minute in milliseconds and
+-- `limit` of the level leaks away each millisecond. A day or month is a sum in a hash of its own.
+local MINUTE, KEEP_SUMS = 60000, 172800000
+
+local function charges_of(line)
+  local out = {}
+  for part in line:gmatch('[^\30]+') do
+    local f, n = {}, 0
+    for value in (part .. '\31'):gmatch('([^\31]*)\31') do
+      n = n + 1
+      f[n] = value
+    end
+    out[#out + 1] = {
+      counter = f[1], window = f[2], amount = tonumber(f[3]), limit = tonumber(f[4]),
+      floor = tonumber(f[5]), ends = tonumber(f[6]), settles = f[7] == '1',
+    }
+  end
+  return out
+end
+
+local function wall() return frozen and now or clock end -- calendars follow the host's clock
+
+local function sum_of(c)
+  return max(tonumber(call('HGET', prefix .. 'sum:' .. c.window, c.counter)) or 0, c.floor)
+end
+
+local function level_of(c)
+  local line = call('GET', prefix .. 'm:' .. c.counter)
+  if not line then return 0 end
+  local f = fields(line)
+  return max(0, tonumber(f[1]) - c.limit * max(0, now - tonumber(f[2])))
+end
+
+local function has_quota(c)
+  if c.window ~= '' then return sum_of(c) + c.amount <= c.limit end
+  return level_of(c) + c.amount * MINUTE <= c.limit * MINUTE
+end
+
+local function quota_state(c)
+  local used, wait
+  if c.window ~= '' then
+    used, wait = sum_of(c), max(0, c.ends - wall())
+  else
+    local level = level_of(c)
+    used = -floor(-level / MINUTE)
+    if c.amount <= c.limit then
+      local missing = level + (c.amount - c.limit) * MINUTE
+      wait = c.limit > 0 and max(0, -floor(-missing / c.limit)) or 0
+    end
+  end
+  return table.concat({ c.counter, c.window, text(used), text(c.limit), opt(wait) }, '\31')
+end
+
+local function count_quota(c, amount)
+  if c.window ~= '' then
+    local key = prefix .. 'sum:' .. c.window
+    call('HSET', key, c.counter, text(max(0, sum_of(c) + amount)))
+    call('PEXPIRE', key, text(max(0, c.ends - wall()) + KEEP_SUMS))
+  else
+    local level = max(0, level_of(c) + amount * MINUTE)
+    call('SET', prefix .. 'm:' .. c.counter, text(level) .. '\t' .. text(now), 'PX', 4 * MINUTE)
+  end
+end
+
+local function reserve_quota(e, again)
+  if e.charges == '' then return end
+  for _, c in ipairs(charges_of(e.charges)) do
+    if c.settles or not again then count_quota(c, c.amount) end
+  end
+end
+
+local function settle_quota(e, tokens)
+  if e.charges == '' then return end
+  for _, c in ipairs(charges_of(e.charges)) do
+    if c.settles then count_quota(c, tokens - c.amount) end
+  end
+end
+
 ------------------------------------------------------------------------------- leaving the queue
 
-local function turn(e, code, outcome, retry, place, limit)
+local function turn(e, code, outcome, retry, place, limit, quota)
   tell(e.gateway, table.concat({
-    'T', e.id, code, outcome or '', opt(retry), place or '', opt(limit),
+    'T', e.id, code, outcome or '', opt(retry), place or '', opt(limit), quota or '',
   }, '\t'))
 end
 
 local function drop_queued(e)
+  settle_quota(e, 0)
   unqueue(e)
   leave(e)
   open_window(e.flow)
@@ -1081,7 +1163,9 @@ end
 
 local function drop(e, keeps_charge)
   if e.replica == '' then return drop_queued(e) end
+  -- What a dead process's ticket really used died with it: the estimate is kept.
   if not keeps_charge then serve(e.owner_user, -e.charge) end
+  settle_quota(e, keeps_charge and e.u + min(e.o, OUTPUT_CAP) or 0)
   unhold(e)
   leave(e)
 end
@@ -1175,8 +1259,16 @@ function operations.E(id, ticket) -- enqueue
   end
   local largest = largest_weight(e)
   if largest and e.w > largest then return turn(e, 'weight_too_large', nil, nil, '', largest) end
+  for _, c in ipairs(charges_of(e.charges)) do
+    if not has_quota(c) then
+      local state = quota_state(c)
+      local wait = number(state:match('[^\31]*$'))
+      return turn(e, 'over_quota', nil, wait, '', c.limit, state)
+    end
+  end
   local place = take_place(e)
   if not place and is_full(e) then return end
+  reserve_quota(e)
   seq = seq + 1
   e.seq, e.since = seq, nil
   if place then e.seq, e.since = place.seq, place.since end
@@ -1189,7 +1281,7 @@ function operations.C(id) -- cancel
   if e then drop_queued(e) end
 end
 
-function operations.R(id, line) -- release: outcome, prompt, completion, usage record
+function operations.R(id, line) -- release: outcome, prompt, completion, all tokens, record
   local e = own(id, false)
   if not e then return end
   local f = fields(line)
@@ -1207,9 +1299,10 @@ function operations.R(id, line) -- release: outcome, prompt, completion, usage r
     average('hold:' .. e.kind, now - e.started)
     bind(e)
   end
+  settle_quota(e, tonumber(f[4]))
   unhold(e)
   leave(e)
-  if f[4] ~= '' then tell(gateway, 'R\t' .. id .. '\t' .. append_usage(f[4])) end
+  if f[5] ~= '' then tell(gateway, 'R\t' .. id .. '\t' .. append_usage(f[5])) end
 end
 
 function operations.B(id, avoid) -- put back
@@ -1323,6 +1416,7 @@ function operations.H(id, line) -- adopt a lease: its header, a carriage return,
   seq = max(seq, e.seq)
   enter(e)
   hold(e, e.replica, charge, reads > 0)
+  reserve_quota(e, true)
 end
 
 function operations.W(id, line) -- adopt a waiting ticket
@@ -1330,7 +1424,14 @@ function operations.W(id, line) -- adopt a waiting ticket
   local e = read_entry(gateway, id, line)
   e.deadline = e.arrived + e.ttl
   seq = max(seq, e.seq)
+  reserve_quota(e, true)
   take_in(e)
+end
+
+function operations.Q(_, line) -- where counted limits stand
+  local states = {}
+  for _, c in ipairs(charges_of(line)) do states[#states + 1] = quota_state(c) end
+  answers[#answers + 1] = 'U\t' .. table.concat(states, '\30')
 end
 
 function operations.D() -- everything, for a view or a recount

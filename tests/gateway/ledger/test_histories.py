@@ -17,8 +17,9 @@ SESSIONS = Sizes(sessions=True)
 SHARED = Sizes(sessions=True, gateways=3)
 PATIENT = Sizes(weights=False, prompts=False, patient=True, chat=0.5)
 NIGHT = Sizes(chat=0.0)
-WORLDS = [PLAIN, BIG, SESSIONS, SHARED, PATIENT, NIGHT]
-NAMES = ["plain", "big", "sessions", "shared", "patient", "night"]
+QUOTAS = Sizes(weights=False, prompts=False, gateways=2, quotas=True)
+WORLDS = [PLAIN, BIG, SESSIONS, SHARED, PATIENT, NIGHT, QUOTAS]
+NAMES = ["plain", "big", "sessions", "shared", "patient", "night", "quotas"]
 
 SHORT = settings(
     max_examples=8,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.core.types import Outcome, ServiceClass, Ticket
+from gateway.core.types import Charge, Outcome, ServiceClass, Ticket
 from gateway.ledger import operations as op
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 from tests.gateway.ledger.stores import START_MS, Driver, LuaStore, MemoryTwin
@@ -19,7 +19,7 @@ from tests.gateway.ledger.stores import START_MS, Driver, LuaStore, MemoryTwin
 BATCH, INTERACTIVE = ServiceClass.BATCH, ServiceClass.INTERACTIVE
 HANDICAP_MS = 600_000
 POOL = "m"
-REJECTIONS = ("weight_too_large", "queue_full", "queue_full_key")
+REJECTIONS = ("over_quota", "weight_too_large", "queue_full", "queue_full_key")
 
 
 class Violation(AssertionError):
@@ -249,6 +249,7 @@ class Sizes:
     health_changes: bool = True
     gateways: int = 1
     chat: float = 0.66  # part of the tickets that are interactive
+    quotas: bool = False
     patient: bool = False  # nobody's time in the queue is short, and much time passes
 
 
@@ -374,7 +375,17 @@ class History:
         return Ticket(
             f"t{b.arrivals:05d}", key, user, cls, POOL, weight, prompt, rng.choice([1, 50, 900]),
             order, session, 10**8 if self.sizes.patient else rng.choice([61_000, 3_600_000]),
+            charges=self._charges(user) if self.sizes.quotas else (),
         )  # fmt: skip
+
+    def _charges(self, user: str) -> tuple[Charge, ...]:
+        tokens = self.rng.choice([1, 50, 900, 4000])
+        end_ms = START_MS + 10**9
+        return (
+            Charge(f"requests|{user}", 5, 1, settles=False),
+            Charge(f"tokens|{user}", 3000, tokens),
+            Charge(f"day|{user}", 20_000, tokens, "2026-11-29", end_ms, floor=500),
+        )
 
     def _release(self, known: Known) -> op.Operation:
         outcome = Outcome.SERVED if self.rng.random() < 0.8 else Outcome.FAILED
@@ -383,6 +394,7 @@ class History:
             outcome,
             self.rng.choice([0, 50, 4000]),
             self.rng.choice([1, 700]),
+            self.rng.choice([1, 200, 5000]),
         )
 
     # Telling the stores and the books
