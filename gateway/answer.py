@@ -6,13 +6,10 @@ buffer and its slot is given back when the engine ends, not when the client has 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-import brotli
-
+from gateway import coding
 from gateway.bell import Bell
 from gateway.core.fields import Kind
 from gateway.core.headers import Headers, first
@@ -20,27 +17,6 @@ from gateway.core.usage_reader import PlainReader, StreamReader, Usage
 from gateway.upstream import Call, UpstreamError
 
 ERROR_LIMIT = 64 * 1024  # of an engine's error body
-
-
-class _Decoder(Protocol):
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-class _Brotli:
-    def __init__(self) -> None:
-        self._decoder = brotli.Decompressor()
-
-    def decompress(self, data: bytes, /) -> bytes:
-        decoded: bytes = self._decoder.process(data)
-        return decoded
-
-
-_DECODERS: dict[bytes, Callable[[], _Decoder]] = {
-    b"gzip": lambda: zlib.decompressobj(zlib.MAX_WBITS | 16),
-    b"x-gzip": lambda: zlib.decompressobj(zlib.MAX_WBITS | 16),
-    b"deflate": lambda: zlib.decompressobj(),
-    b"br": _Brotli,
-}
 
 
 @dataclass(slots=True)
@@ -97,7 +73,7 @@ class Answer:
         self._chunks: list[bytes] = []
         self._size = 0
         self._reader: StreamReader | PlainReader | None = None
-        self._decoder: _Decoder | None = None
+        self._decoder: coding.Decoder | None = None
 
     # What the call tells
 
@@ -105,9 +81,7 @@ class Answer:
         """Status and headers came."""
         self.status = status
         self.headers = headers
-        encoding = first(headers, b"content-encoding")
-        if encoding is not None and (make := _DECODERS.get(encoding.strip().lower())):
-            self._decoder = make()
+        self._decoder = coding.decoder(first(headers, b"content-encoding"))
         if status == 200:
             kind = first(headers, b"content-type") or b""
             self.is_stream = kind.lower().startswith(b"text/event-stream")
@@ -125,9 +99,11 @@ class Answer:
         self.passed += len(data)
         if self._decoder is not None:
             try:
-                data = self._decoder.decompress(data)
-            except (zlib.error, brotli.error):
-                return  # what cannot be decoded is not passed on; the end will be missed
+                data = self._decoder.decode(data)
+            except coding.BadCoding:
+                if self.call is not None:
+                    self.call.close()
+                return
         reader = self._reader
         if reader is None:
             if self._size < ERROR_LIMIT:

@@ -40,6 +40,7 @@ FORWARDED = frozenset(
 _TO_ENGINE = frozenset(
     (b"traceparent", b"tracestate", b"anthropic-version", b"anthropic-beta", b"accept-language")
 )
+# Content-Encoding is not among them: what an engine compresses is decoded on the way.
 _FROM_ENGINE = frozenset((b"content-type", b"content-language", b"openai-processing-ms"))
 
 
