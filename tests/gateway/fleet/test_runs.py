@@ -1,0 +1,170 @@
+"""Runs of the measuring against real and simulated engines, and the traps that void them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from gateway.engines.detect import adapter
+from gateway.measure.drive import Drive, Stopped, Target, Void
+from gateway.measure.plan import Plan, Prompts, make
+from gateway.measure.report import Report, Sample, report
+from tests.gateway.fleet.conftest import LlamaServer
+from tests.rig.witness import Record, Witness
+
+
+def target(url: str, kind: str, model: str = "tiny") -> Target:
+    """Return an engine to measure."""
+    return Target(url, model, adapter(kind))
+
+
+def quick(slots: int, **changes: Any) -> Plan:
+    """Return a short plan."""
+    given: dict[str, Any] = {"lengths": (64, 256), "repeats": 2, "answer_tokens": 24}
+    return make(slots=slots, context=2048, seed=3, **{**given, **changes})
+
+
+async def run(drive: Drive) -> list[Sample]:
+    """Run it and return its samples."""
+    samples: list[Sample] = []
+
+    async def keep(sample: Sample, done: int, total: int) -> None:
+        samples.append(sample)
+
+    await drive.run(keep)
+    return samples
+
+
+def measured(plan: Plan, samples: list[Sample]) -> Report:
+    """Return the report."""
+    return report(plan, samples)
+
+
+async def test_a_real_llamacpp_is_measured_end_to_end(llama: LlamaServer) -> None:
+    """
+    A real engine gives rates at every concurrency, prompts as long as planned, none of it cached.
+    """
+    plan = quick(4)
+    found = measured(plan, await run(Drive(target(llama.url, "llamacpp"), plan)))
+
+    assert [(p.planned_tokens, p.concurrency) for p in found.points] == [
+        (n, c) for n in (64, 256) for c in (1, 2, 4, 8)
+    ]
+    for point in found.points:
+        assert point.prompt_tokens == pytest.approx(point.planned_tokens, rel=0.15)
+        assert point.prefill_per_s is not None
+        assert point.decode_per_s is not None
+        assert point.decode_per_s.value > 0
+    assert found.sentence.startswith("Serves about ")
+    assert (found.warm_prefix["cached_tokens"] or 0) > 200
+    assert found.first_request["ttft_s"]
+
+
+async def test_reused_prompts_make_a_run_void(llama: LlamaServer) -> None:
+    """
+    A prompt the engine has seen is answered from its cache, and the run says so.
+    """
+
+    class Same(Prompts):
+        def make(self, tokens: int) -> str:
+            return "the same old question " * (tokens // 4)
+
+    drive = Drive(target(llama.url, "llamacpp"), quick(1), prompts=Same(1), extra={})
+
+    with pytest.raises(Void, match="prefix cache"):
+        await run(drive)
+
+
+async def test_foreign_load_makes_a_run_void(llama: LlamaServer) -> None:
+    """
+    One request of somebody else during a step voids the run, by the engine's own counters.
+    """
+    drive = Drive(target(llama.url, "llamacpp"), quick(2, answer_tokens=400))
+    stranger = threading.Timer(0.3, llama.complete, ("a stranger's question", 600))
+    stranger.start()
+    try:
+        with pytest.raises(Void, match="Foreign load"):
+            await run(drive)
+    finally:
+        await asyncio.to_thread(stranger.join)
+
+
+async def test_an_engine_that_tells_nothing_cannot_be_measured(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Without the engine's own numbers nothing proves that the card was idle: void, not assumed.
+    """
+    monkeypatch.setattr("gateway.measure.drive.SETTLE_S", 0.5)
+    witness.tell(metrics="missing", slots=4)
+
+    with pytest.raises(Void, match="does not tell what runs"):
+        await run(Drive(target(witness.url, "vllm"), quick(1)))
+
+
+async def test_an_engine_that_does_not_count_cached_tokens_proves_by_its_counters(
+    witness: Witness,
+) -> None:
+    """
+    Where usage says nothing of the cache, the engine's hit counter must not have moved.
+    """
+    plan = quick(1, lengths=(64,), concurrencies=(1,), repeats=1)
+    assert await run(Drive(target(witness.url, "vllm"), plan))
+
+    witness.tell(cached_tokens=40)
+    with pytest.raises(Void, match="prefix cache"):
+        await run(Drive(target(witness.url, "vllm"), plan))
+
+
+async def test_a_stop_gives_the_card_back_and_keeps_what_was_measured(witness: Witness) -> None:
+    """
+    A stop ends the wave that runs within a second; the samples before it are there.
+    """
+    witness.tell(decode_tps=200, tokens=100_000)
+    stop = asyncio.Event()
+    samples: list[Sample] = []
+
+    async def keep(sample: Sample, done: int, total: int) -> None:
+        samples.append(sample)
+        if done == 2:
+            witness.tell(decode_tps=1)
+            asyncio.get_running_loop().call_later(0.3, stop.set)
+
+    drive = Drive(target(witness.url, "vllm"), quick(1, answer_tokens=20), stop=stop)
+    async with asyncio.timeout(5):
+        with pytest.raises(Stopped):
+            await drive.run(keep)
+    assert len(samples) == 2
+
+
+async def test_known_rates_come_out_within_three_per_cent(witness: Witness) -> None:
+    """
+    Prefill and decode agree with the simulated engine's own books at every concurrency, and the
+    knee is at its slots.
+    """
+    witness.tell(slots=4, tokens=1000, prefill_tps=600, decode_tps=40)
+    known = len(witness.records())
+    plan = quick(4, lengths=(300,), repeats=1, answer_tokens=20)
+    found = measured(plan, await run(Drive(target(witness.url, "vllm"), plan)))
+
+    books = witness.records()[known + 1 :]  # without the thrown-away first request
+    for point in found.points[:3]:
+        wave, books = books[: point.concurrency], books[point.concurrency :]
+        prefill, decode = true_rates(wave, point.prompt_tokens)
+        assert point.decode_per_s is not None
+        assert point.prefill_per_s is not None
+        assert point.decode_per_s.value == pytest.approx(decode, rel=0.03)
+        assert point.prefill_per_s.value == pytest.approx(prefill, rel=0.03)
+    assert found.knee == 4
+    assert found.points[-1].ttft_p95_s > 1.5 * found.points[0].ttft_p95_s
+
+
+def true_rates(wave: list[Record], prompt_tokens: int) -> tuple[float, float]:
+    """Return prefill and decode rate of requests that ran together, from the engine's books."""
+    begin_s = min(record.arrived_s for record in wave)
+    reading_s = max(record.first_s or 0.0 for record in wave) - begin_s
+    decode = sum((r.tokens - 1) / ((r.ended_s or 0.0) - (r.first_s or 0.0)) for r in wave)
+    return len(wave) * prompt_tokens / reading_s, decode
