@@ -15,6 +15,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 app = Celery("fairway")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+app.autodiscover_tasks(["portal.keys"])  # a feature, not an app of its own
 
 # Celery warns root about pickle; our messages are JSON, in a Redis that only we can write to.
 warnings.filterwarnings("ignore", category=SecurityWarning)

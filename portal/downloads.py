@@ -22,7 +22,8 @@ def pieces(lines: Iterable[str]) -> Iterator[str]:
 
 async def _later(made: Iterator[str]) -> AsyncIterator[str]:
     """Make each piece in the request's own thread when the client has taken the one before."""
-    while (piece := await sync_to_async(next)(made, None)) is not None:
+    following = sync_to_async(lambda: next(made, None))
+    while (piece := await following()) is not None:
         yield piece
 
 

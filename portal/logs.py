@@ -39,7 +39,7 @@ def hide_secrets(
     }
 
 
-SHARED = [
+SHARED: list[structlog.typing.Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,

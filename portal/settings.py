@@ -380,6 +380,7 @@ CELERY_BEAT_SCHEDULE = {
     "capacity-minutes": {"task": "quotas.tasks.keep_minutes", "schedule": 20.0},
     "capacity-decision": {"task": "quotas.tasks.decide_capacity", "schedule": 3600.0},
     "usage-partitions": {"task": "quotas.tasks.keep_partitions", "schedule": 3600.0},
+    "key-reminders": {"task": "portal.keys.tasks.remind", "schedule": 3600.0},
     "batches-sweep": {"task": "portal.batches.tasks.sweep", "schedule": 10.0},
     "files-clean": {"task": "portal.batches.tasks.clean", "schedule": 3600.0},
 }

@@ -30,7 +30,7 @@ def group_names(claim: object) -> list[str]:
     return [str(name) for name in claim] if isinstance(claim, list) else []
 
 
-class LocalAccounts(DefaultAccountAdapter):
+class LocalAccounts(DefaultAccountAdapter):  # type: ignore[misc]
     """Accounts with a password here."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
@@ -53,7 +53,7 @@ class LocalAccounts(DefaultAccountAdapter):
         return user
 
 
-class InstituteAccounts(DefaultSocialAccountAdapter):
+class InstituteAccounts(DefaultSocialAccountAdapter):  # type: ignore[misc]
     """Accounts of the institute's OpenID Connect server."""
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:

@@ -18,7 +18,7 @@ else:
     UserForm = forms.ModelForm
 
 
-class SignIn(LoginForm):
+class SignIn(LoginForm):  # type: ignore[misc]
     """Sign-in by e-mail address or user name; labels instead of placeholders."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -9,6 +9,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
+from quotas.models import ApiKey
+
 
 class Announcement(models.Model):
     """One message with the time in which it is shown."""
@@ -50,6 +52,23 @@ class Announcement(models.Model):
 
     def __str__(self) -> str:
         return self.text[:60]
+
+
+class KeyReminder(models.Model):
+    """A mail about a key that expires soon; a row is made before the mail, so none goes twice."""
+
+    key = models.ForeignKey(ApiKey, on_delete=models.CASCADE, related_name="reminders")
+    expires_at = models.DateTimeField()
+    days = models.PositiveSmallIntegerField()
+    sent_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="key_reminder_once", fields=["key", "expires_at", "days"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.days} days before"
 
 
 def shown(now: dt.datetime) -> list[Announcement]:

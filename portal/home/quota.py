@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from django.conf import settings
@@ -16,6 +17,7 @@ from quotas.reports import Only, Period
 from quotas.resolve import Effective
 from quotas.services import limits
 from quotas.snapshots import windows
+from quotas.snapshots.live import QueuedLive, RunningLive
 
 CLASSES = ("interactive", "batch")
 LEVELS = {
@@ -119,8 +121,12 @@ def _live(person: User, item: Effective, heard: Heard) -> int | None:
     """Return what runs or waits now; per key, of the key that has most."""
     if heard.live is None:
         return None
-    tickets = {"in_flight": heard.live.running, "queued": heard.live.queued}.get(item.spec.name)
-    if tickets is None:
+    tickets: Sequence[QueuedLive | RunningLive]
+    if item.spec.name == "in_flight":
+        tickets = heard.live.running
+    elif item.spec.name == "queued":
+        tickets = heard.live.queued
+    else:
         return None
     own = [
         t for t in tickets if t.user_id == str(person.pk) and t.service_class == item.service_class

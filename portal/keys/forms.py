@@ -69,7 +69,8 @@ class EditForm(forms.Form):
     days = forms.TypedChoiceField(label="Expires", coerce=int, required=False, empty_value=None)
 
     def __init__(self, *args: Any, key: ApiKey, **kwargs: Any) -> None:
-        super().__init__(*args, initial={"name": key.name}, **kwargs)
+        super().__init__(*args, **kwargs)
+        self.fields["name"].initial = key.name
         keep = f"as now, {key.expires_at:%-d %b %Y}" if key.expires_at else "as now, never"
         self.fields["days"].choices = [  # type: ignore[attr-defined]
             ("", keep), *lifetimes(timezone.localtime())

@@ -144,8 +144,8 @@ def first_use(request: HttpRequest, public_id: str) -> HttpResponse:
     key = _own(request, public_id)
     event = UsageEvent.objects.filter(key_id=key.public_id).order_by("arrived_at").first()
     live = source.read().live
-    now = [t for t in (*live.running, *live.queued) if t.key_id == key.public_id] if live else []
-    context = {"key": key, "event": event, "now_count": len(now)}
+    seen = [t.key_id for t in live.running] + [t.key_id for t in live.queued] if live else []
+    context = {"key": key, "event": event, "now_count": seen.count(key.public_id)}
     return live_answer(request, "keys/first_use.html", context)
 
 

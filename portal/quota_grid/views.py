@@ -96,7 +96,8 @@ def _number(text: str, spec: LimitSpec) -> int:
 def _edits(request: HttpRequest, spec: LimitSpec, service_class: str) -> list[Change]:
     """Return the changes of the fields that were edited."""
     by_value: dict[int | None, list[int]] = defaultdict(list)
-    for field, text in request.POST.items():
+    for field in request.POST:
+        text = request.POST.get(field, "")
         pk = field.removeprefix("own-")
         if field == pk or not pk.isascii() or not pk.isdigit():
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.conf import settings
@@ -56,6 +57,11 @@ class DayChart:
     levels: tuple[charts.Tick, ...]
     labels: tuple[charts.Tick, ...]
 
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nobody looked at all."""
+        return all(half.interactive is None for half in self.halves)
+
 
 @dataclass(frozen=True, slots=True)
 class DayState:
@@ -82,7 +88,7 @@ def last_day(pool: str, now: dt.datetime) -> DayChart:
         default=Value(-1),
         output_field=IntegerField(),
     )
-    rows = (
+    rows: Any = (
         PoolMinute.objects.filter(pool=pool, minute__gte=start, minute__lt=end)
         .annotate(half=_Bin("minute"))
         .values("half")
@@ -104,12 +110,12 @@ def _half_start(now: dt.datetime) -> dt.datetime:
     return now.replace(minute=now.minute // 30 * 30, second=0, microsecond=0)
 
 
-def _half(start: dt.datetime, row: dict[str, object] | None) -> Half:
+def _half(start: dt.datetime, row: dict[str, Any] | None) -> Half:
     if row is None:
         return Half(start, None, None, None, "unknown")
     worst = row["worst"]
     state = WORST_LAST[worst] if isinstance(worst, int) and worst >= 0 else "unknown"
-    return Half(start, row["interactive"], row["batch"], row["waiting_now"], state)  # type: ignore[arg-type]
+    return Half(start, row["interactive"], row["batch"], row["waiting_now"], state)
 
 
 def chart(halves: list[Half], slots: float) -> DayChart:

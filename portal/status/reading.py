@@ -408,6 +408,8 @@ def _sentence(live: Live, pools: tuple[PoolReading, ...], front: PoolReading | N
 def newcomers(pool: PoolReading) -> str:
     """Return when a new request of each class would start, for the middle of a sentence."""
     chat, batch = (pool.wait_s[kind] for kind in CLASSES)
+    if chat is not None and chat < 1 and batch is not None and batch < 1:
+        return "new request of either class starts at once"
     tail = words.starts(batch)
     if batch is not None and batch >= 1 and chat is not None and chat >= 1:
         tail = f"in about {words.about(batch)}"

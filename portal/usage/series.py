@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,7 +123,8 @@ def _hours(only: Only, start: dt.datetime, end: dt.datetime, column: str) -> lis
     """Read the sums by hour and series: one query, whatever the number of requests."""
     hours = UsageHour.objects.filter(hour__gte=start, hour__lt=end, **only.lookups())
     sums = {f"sum_{name}": Sum(name) for name in SUMS}
-    return list(hours.values("hour", series=F(column)).annotate(**sums).order_by("hour"))
+    found: Iterable[Any] = hours.values("hour", series=F(column)).annotate(**sums)
+    return sorted(found, key=lambda row: row["hour"])
 
 
 def _starts(wanted: Range, start: dt.datetime, end: dt.datetime) -> list[dt.datetime]:

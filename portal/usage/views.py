@@ -76,7 +76,8 @@ def _rejected(person: User, wanted: series.Range) -> list[dict[str, Any]]:
     minutes = RejectedMinute.objects.filter(
         key_id__in=keys, minute__gte=wanted.period.start, minute__lt=wanted.period.end
     )
-    return list(minutes.values("code").annotate(times=Sum("count")).order_by("-times"))
+    found: Iterable[Any] = minutes.values("code").annotate(times=Sum("count"))
+    return sorted(found, key=lambda row: -row["times"])
 
 
 @require_safe

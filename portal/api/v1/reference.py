@@ -58,10 +58,13 @@ def _operation(
     schema: Mapping[str, Any], path: str, method: str, raw: Mapping[str, Any]
 ) -> Operation:
     body = raw.get("requestBody", {}).get("content", {}).get("application/json", {})
+    nothing: tuple[str, Mapping[str, Any]] = ("", {})
     code, answer = next(
-        ((code, one) for code, one in raw["responses"].items() if code.startswith("2")), ("", {})
+        ((code, one) for code, one in raw["responses"].items() if code.startswith("2")), nothing
     )
-    shape = answer.get("content", {}).get("application/json", {}).get("schema", {})
+    shape: Mapping[str, Any] = (
+        answer.get("content", {}).get("application/json", {}).get("schema", {})
+    )
     return Operation(
         method=method.upper(),
         path=path,
@@ -112,8 +115,9 @@ def _kind(schema: Mapping[str, Any], shape: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def _schema() -> dict[str, Any]:
-    generated: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
-    return generated
+    generator: Any = SchemaGenerator
+    schema: dict[str, Any] = generator().get_schema(request=None, public=True)
+    return schema
 
 
 @require_safe

@@ -77,7 +77,7 @@ class RequestSerializer(serializers.ModelSerializer[UsageEvent]):
 class RequestPageSerializer(serializers.Serializer[Any]):
     """Some requests, newest first, and where to go on."""
 
-    data = RequestSerializer(many=True)
+    data = RequestSerializer(many=True)  # type: ignore[assignment]  # OpenAI's name of the list
     has_more = serializers.BooleanField()
     after = serializers.CharField(allow_blank=True)
 

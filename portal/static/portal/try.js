@@ -57,6 +57,7 @@
       if (event.usage) usage = event.usage;
       const piece = event.choices?.[0]?.delta?.content;
       if (!piece) continue;
+      if (!first) facts.textContent = "Writing.";
       first ||= performance.now() - began;
       answer.append(piece);
     }
