@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,15 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from django.utils import timezone
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
-from quotas.models import ApiKey
+from portal.announcements.models import Announcement
+from quotas.models import ApiKey, Group, Pool, QuotaRequest
 from tests.portal.scripted_gateway import ScriptedGateway, busy
 from tests.portal.tour import MEMBER, PASSWORD, PUBLIC, Stop, furnish
+from tests.portal.usage import event, hour
+from tests.portal.xss import ATTACKS
 from tests.rig.browser import chromium
 
 FOLDER = os.environ.get("SCREENSHOTS", "")
@@ -131,6 +136,58 @@ def test_every_page_is_sound(
 
     assert {name: found for name, found in faults.items() if found} == {}
     assert watcher.faults == []
+
+
+def test_stored_texts_never_run(browser: Browser, site: tuple[str, ApiKey]) -> None:
+    """
+    Thirty attacks in every stored text (names, notes, models, outcomes, reasons, announcements)
+    are shown literally on every page: nothing runs, nothing is asked of the policy.
+    """
+    home, key = site
+    plant(key)
+    context = browser.new_context(viewport={"width": WIDE, "height": 900})
+    page = context.new_page()
+    watcher = Watcher(page, home)
+    page.on("dialog", lambda dialog: (watcher.faults.append("dialog"), dialog.dismiss()))
+    sign_in(page, home)
+    ran: list[str] = []
+    for stop in (*PUBLIC, *MEMBER):
+        page.goto(home + stop.address.format(key=key.public_id))
+        page.wait_for_timeout(50)
+        if page.evaluate("window.__ran") or page.evaluate("document.querySelector('x, marquee')"):
+            ran.append(stop.name)
+    context.close()
+
+    assert ran == []
+    assert watcher.faults == []
+
+
+def plant(key: ApiKey) -> None:
+    """Write an attack into every text people or engines can write."""
+    owner = key.owner
+    for number, attack in enumerate(ATTACKS):
+        ApiKey.objects.create(
+            owner=owner, name=attack[:99], service_class="batch", digest=f"d{number}", masked="m"
+        )
+    events = [
+        event(owner.pk, 200 + n, key_id=key.public_id, model=attack, error_code=attack[:64],
+              outcome=attack[:32], finish_reason=attack[:32], end_user=attack)
+        for n, attack in enumerate(ATTACKS)
+    ]  # fmt: skip
+    type(events[0]).objects.bulk_create(events)
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    hours = [hour(owner.pk, now, model=attack, key_id=attack[:24]) for attack in ATTACKS]
+    type(hours[0]).objects.bulk_create(hours)
+    Announcement.objects.create(
+        text=" ".join(ATTACKS)[:500], shown_until=now + dt.timedelta(days=1)
+    )
+    Pool.objects.create(name=ATTACKS[0], note=" ".join(ATTACKS), aliases=list(ATTACKS))
+    group = Group.objects.get()
+    group.name = ATTACKS[4][:100]
+    group.save()
+    owner.first_name = ATTACKS[2][:100]
+    owner.save()
+    QuotaRequest.objects.update(reason=" ".join(ATTACKS))
 
 
 def test_a_newcomer_needs_no_mouse(browser: Browser, site: tuple[str, ApiKey]) -> None:
