@@ -72,15 +72,16 @@ class Nemesis:
         for _ in range(count):
             await asyncio.sleep(self._dice.uniform(*GAP_S))
             name = self._dice.choice(names)
-            await self._do(name, faults[name])
+            self._do(name, faults[name])
             if name in healing:
                 await asyncio.sleep(self._dice.uniform(*GAP_S))
-                await self._do(healing[name], faults[healing[name]])
+                self._do(healing[name], faults[healing[name]])
 
-    async def _do(self, name: str, fault: Callable[[], object]) -> None:
+    def _do(self, name: str, fault: Callable[[], object]) -> None:
         self.history.faults.append((time.monotonic(), name))
         try:
-            await asyncio.to_thread(fault)
+            # In the main thread: a program dies with the thread that started it.
+            fault()
         except (OSError, AssertionError) as error:
             # Another fault may have taken away what this one was to break.
             self.history.faults.append((time.monotonic(), f"{name} failed: {error}"))

@@ -100,6 +100,8 @@ def test_bytes_true_sees_one_changed_byte() -> None:
     sent = record("a/1", 0, 1, sha256=hashlib.sha256(call.body).hexdigest())
     assert checkers.bytes_true([call], [sent]) == []
     assert checkers.bytes_true([replace(call, body=call.body + b" ")], [sent]) == []  # not whole
+    queued_long = replace(call, body=b": waiting\n\n: waiting\n\n" + call.body)
+    assert checkers.bytes_true([queued_long], [sent]) == []
     changed = replace(call, body=call.body.replace(b"w1", b"w2"))
     assert checkers.bytes_true([changed], [sent])
 
