@@ -6,7 +6,7 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
-from portal.batches import bell, ending, notices, watch
+from portal.batches import bell, ending, notices, results, watch
 from portal.batches.runner import attend
 from portal.files import cleaning
 
@@ -31,9 +31,9 @@ def sweep() -> None:
     """Find what stands still: dead runners, closed windows, unwritten results, silent jobs."""
     ending.reclaim()
     ending.close_windows()
-    for job_pk in ending.jobs_to_write():
-        ending.write_results(job_pk)
-    ending.drop_forgotten_results()
+    for job_pk in results.jobs_to_write():
+        results.write_results(job_pk)
+    results.drop_forgotten_results()
     notices.send_due()
     if watch.lines_wait_for_nobody():
         bell.ring()

@@ -78,26 +78,28 @@ class Receipt:
         failpoint("file_stored")
         self.draft.keep(name)
         now = timezone.now()
+        row = StoredFile(
+            public_id=public_id,
+            owner=owner,
+            key=key,
+            filename=clean_filename(filename),
+            name=name,
+            created_at=now,
+            expires_at=now + dt.timedelta(seconds=expires_after_s or config.retention_s()),
+        )
+        self._describe(row)
         with transaction.atomic():
-            row = StoredFile.objects.create(
-                public_id=public_id,
-                owner=owner,
-                key=key,
-                filename=clean_filename(filename),
-                purpose=StoredFile.Purpose.BATCH,
-                size=self.draft.size,
-                sha256=self.draft.sha256,
-                name=name,
-                created_at=now,
-                expires_at=now + dt.timedelta(seconds=expires_after_s or config.retention_s()),
-                lines=len(self.reader.lines),
-                endpoint=self.reader.endpoint,
-                model=self.reader.model,
-                prompt_tokens=sum(line.prompt_tokens for line in self.reader.lines),
-                problems=[as_detail(problem) for problem in self.reader.problems],
-            )
+            row.save(force_insert=True)
             _copy_lines(row, self.reader.lines)
         return row
+
+    def _describe(self, row: StoredFile) -> None:
+        row.purpose = StoredFile.Purpose.BATCH
+        row.size, row.sha256 = self.draft.size, self.draft.sha256
+        row.endpoint, row.model = self.reader.endpoint, self.reader.model
+        row.lines = len(self.reader.lines)
+        row.prompt_tokens = sum(line.prompt_tokens for line in self.reader.lines)
+        row.problems = [as_detail(problem) for problem in self.reader.problems]
 
 
 def _copy_lines(row: StoredFile, lines: Iterable[Line]) -> None:

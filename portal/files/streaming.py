@@ -8,12 +8,12 @@ the view reads `POST /v1/files` from the connection; every other request is left
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import IO, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import IO, Any, cast
 
 from django.core.handlers.asgi import ASGIHandler
 
-Message = MutableMapping[str, Any]
+Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 STREAMED = ("POST", "/v1/files")
@@ -38,7 +38,7 @@ class LiveBody:
         if message["type"] == "http.disconnect":
             self._end()
             raise OSError("the client left during its upload")
-        self._rest = message.get("body", b"")
+        self._rest = bytes(message.get("body", b""))
         if not message.get("more_body", False):
             self._end()
 
@@ -79,7 +79,7 @@ class LiveBody:
     def close(self) -> None:
         """Do nothing: the connection is the server's."""
 
-    async def gone(self) -> Message:
+    async def __call__(self) -> Message:
         """Wait for the client to leave, once the body is read."""
         await self._all_read.wait()
         return await self._receive()
@@ -88,23 +88,14 @@ class LiveBody:
 class StreamingUploads(ASGIHandler):
     """The portal's ASGI application."""
 
-    async def handle(
-        self, scope: Mapping[str, Any], receive: Receive | LiveBody, send: Send
-    ) -> None:
+    async def handle(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if (scope["method"], scope["path"]) == STREAMED and not isinstance(receive, LiveBody):
+        if (scope["method"], scope["path"]) == STREAMED:
             receive = LiveBody(receive)
         await super().handle(scope, receive, send)
 
-    async def read_body(self, receive: Receive | LiveBody) -> IO[bytes] | LiveBody:
-        """Return the body: a live one is read by the view."""
+    async def read_body(self, receive: Receive) -> IO[bytes]:
+        """Return the body: a live one is read by the view, as far as it wants."""
         if isinstance(receive, LiveBody):
-            return receive
-        body: IO[bytes] = await super().read_body(receive)
-        return body
-
-    async def listen_for_disconnect(self, receive: Receive | LiveBody) -> None:
-        """Watch for a client that leaves; not while its body is being read."""
-        await super().listen_for_disconnect(
-            receive.gone if isinstance(receive, LiveBody) else receive
-        )
+            return cast("IO[bytes]", receive)
+        return await super().read_body(receive)

@@ -16,7 +16,7 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 django.setup()
 
-from portal.batches import ending, services, submission  # noqa: E402
+from portal.batches import results, services, submission  # noqa: E402
 from portal.batches.models import BatchJob  # noqa: E402
 from portal.batches.runner.room import Room  # noqa: E402
 from portal.batches.states import JOB_ENDS  # noqa: E402
@@ -75,8 +75,8 @@ def _look(job: BatchJob) -> tuple[str, int]:
 
 
 def _write() -> None:
-    for pk in ending.jobs_to_write():
-        ending.write_results(pk)
+    for pk in results.jobs_to_write():
+        results.write_results(pk)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from portal.batches import ending
+from portal.batches import results
 from portal.batches.models import BatchJob
 from portal.batches.runner.room import Room
 from portal.batches.states import JOB_ENDS
@@ -58,8 +58,8 @@ def job_of(public_id: str) -> BatchJob:
 
 def write_all_results() -> None:
     """Do what the sweeper does for jobs whose lines have ended."""
-    for pk in ending.jobs_to_write():
-        ending.write_results(pk)
+    for pk in results.jobs_to_write():
+        results.write_results(pk)
 
 
 def rows_of(api: ApiClient, file_id: str | None) -> list[Any]:
@@ -69,7 +69,7 @@ def rows_of(api: ApiClient, file_id: str | None) -> list[Any]:
     return [json.loads(r) for r in content_of(api.get(f"/v1/files/{file_id}/content")).splitlines()]
 
 
-def results(api: ApiClient, batch_id: str) -> tuple[dict[str, Any], list[Any], list[Any]]:
+def outcome(api: ApiClient, batch_id: str) -> tuple[dict[str, Any], list[Any], list[Any]]:
     """Return the Batch object, its output rows and its error rows."""
     batch = api.get(f"/v1/batches/{batch_id}").json()
     return batch, rows_of(api, batch["output_file_id"]), rows_of(api, batch["error_file_id"])

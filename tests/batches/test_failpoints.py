@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from portal.batches import ending
+from portal.batches import ending, results
 from portal.batches.models import BatchItem, BatchJob, BatchResult
 from portal.failpoints import EXIT_STATUS
 from portal.files.models import StoredFile
 from tests.batches import act
 from tests.batches.helpers import ApiClient
-from tests.batches.stage import results, run_room
+from tests.batches.stage import outcome, run_room
 from tests.rig.engine_script import Script
 from tests.rig.seeding import ROOT
 from tests.rig.witness import Witness
@@ -99,7 +99,7 @@ def test_the_batch_ends_once_wherever_the_process_ends(
 
     job = BatchJob.objects.get()
     assert job.state == ("cancelled" if route == "cancel" else "completed")
-    batch, output, errors = results(api, job.public_id)
+    batch, output, errors = outcome(api, job.public_id)
     assert Counter(row["custom_id"] for row in output + errors) == Counter(
         f"point{number}" for number in range(act.LINES)
     )
@@ -115,11 +115,11 @@ def recover() -> None:
     while BatchJob.objects.filter(state__in=BatchJob.LIVE).exists():
         assert time.monotonic() < give_up, list(BatchItem.objects.values("state", "lease_end"))
         ending.reclaim()
-        for pk in ending.jobs_to_write():
-            ending.write_results(pk)
+        for pk in results.jobs_to_write():
+            results.write_results(pk)
         if BatchJob.objects.filter(state__in=["queued", "in_progress"]).exists():
             run_room(lambda: not BatchItem.objects.filter(state="queued").exists(), longest_s=15)
         # A dead writer's claim ends with time as well; the test does not wait five minutes.
         BatchJob.objects.filter(state__in=BatchJob.LIVE).update(writer_until=None)
         time.sleep(0.1)
-    ending.drop_forgotten_results()
+    results.drop_forgotten_results()

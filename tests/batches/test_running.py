@@ -14,7 +14,7 @@ from portal.batches.models import BatchItem, BatchJob
 from quotas.models import User
 from quotas.services import keys
 from tests.batches.helpers import ApiClient, jsonl, line
-from tests.batches.stage import all_ended, job_of, results, run_room, write_all_results
+from tests.batches.stage import all_ended, job_of, outcome, run_room, write_all_results
 from tests.rig.engine_script import Script
 from tests.rig.witness import Witness
 
@@ -61,7 +61,7 @@ def test_each_line_ends_once_in_one_of_the_two_files(api: ApiClient, engine: Wit
 
     run_room()
 
-    batch, output, errors = results(api, batch_id)
+    batch, output, errors = outcome(api, batch_id)
     assert batch["status"] == "completed"
     assert batch["request_counts"] == {"total": 21, "completed": 20, "failed": 1}
     assert batch["usage"]["output_tokens"] == 80
@@ -81,7 +81,7 @@ def test_when_all_lines_fail_the_batch_completes_without_an_output_file(
 
     run_room()
 
-    batch, output, errors = results(api, batch_id)
+    batch, output, errors = outcome(api, batch_id)
     assert (batch["status"], batch["output_file_id"], output) == ("completed", None, [])
     assert len(errors) == 2
 
@@ -96,7 +96,7 @@ def test_a_line_that_breaks_three_times_fails_and_the_rest_goes_on(
 
     run_room()
 
-    batch, output, errors = results(api, batch_id)
+    batch, output, errors = outcome(api, batch_id)
     assert batch["request_counts"] == {"total": 7, "completed": 6, "failed": 1}
     assert [row["custom_id"] for row in output] == names("beside", 6)
     assert errors[0]["response"] is None
@@ -123,7 +123,7 @@ def test_not_now_costs_a_line_nothing(
 
     run_room(ended)
 
-    assert results(api, batch_id)[0]["request_counts"]["completed"] == 1
+    assert outcome(api, batch_id)[0]["request_counts"]["completed"] == 1
     assert times_seen(engine, mark) == 4
     assert "no_replica" in seen
     assert BatchItem.objects.get().failures == 0
@@ -162,7 +162,7 @@ def test_a_closed_window_keeps_what_is_done_and_expires_the_rest(
     ending.close_windows()
     write_all_results()
 
-    batch, output, errors = results(api, batch_id)
+    batch, output, errors = outcome(api, batch_id)
     assert batch["status"] == "expired"
     assert batch["expired_at"]
     assert 2 <= len(output) < 12
@@ -185,7 +185,7 @@ def test_a_cancelled_batch_keeps_what_is_done(api: ApiClient, engine: Witness) -
 
     run_room(cancelled_and_ended)
 
-    batch, output, errors = results(api, batch_id)
+    batch, output, errors = outcome(api, batch_id)
     assert batch["status"] == "cancelled"
     assert len(output) + len(errors) == 12
     assert {row["error"]["code"] for row in errors} == {"batch_cancelled"}
@@ -240,7 +240,7 @@ def test_failed_lines_run_again_as_a_new_batch(api: ApiClient, engine: Witness) 
     run_room()
 
     assert new["retry_of"] == batch_id
-    _, output, errors = results(api, new["id"])
+    _, output, errors = outcome(api, new["id"])
     assert [row["custom_id"] for row in output] == ["again1", "again2"]
     assert errors == []
 
@@ -256,6 +256,6 @@ def test_an_answer_keeps_every_character(api: ApiClient, engine: Witness) -> Non
 
     run_room()
 
-    _, output, _ = results(api, batch_id)
+    _, output, _ = outcome(api, batch_id)
     content = output[0]["response"]["body"]["choices"][0]["message"]["content"]
     assert content == 'emoji 😀 \x00 😀 "quoted" ünïcödé'

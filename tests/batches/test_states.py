@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from portal.batches import ending, services
+from portal.batches import ending, results, services
 from portal.batches.models import BatchItem, BatchJob, BatchResult
 from portal.batches.moves import move
 from portal.batches.runner import store
@@ -156,7 +156,7 @@ def test_cancel_and_the_last_answer_race_to_one_end(job: BatchJob) -> None:
     claimed = claim(job, "one", 4)
 
     together(lambda: end(*claimed), lambda: services.cancel(job=job))
-    ending.write_results(job.pk)
+    results.write_results(job.pk)
 
     job.refresh_from_db()
     assert job.state in {"completed", "cancelled"}
@@ -170,7 +170,7 @@ def test_two_writers_make_one_file(job: BatchJob) -> None:
     """Result files are written by one, and the job ends once."""
     end(*claim(job, "one", 4))
 
-    wrote = together(*[lambda: ending.write_results(job.pk)] * 3)
+    wrote = together(*[lambda: results.write_results(job.pk)] * 3)
 
     assert sorted(map(bool, wrote)) == [False, False, True]
     job.refresh_from_db()
@@ -211,7 +211,7 @@ def test_a_line_that_kills_its_runners_runs_alone_and_then_fails(job: BatchJob) 
         assert innocent is not None
         end(innocent)
 
-    ending.write_results(job.pk)
+    results.write_results(job.pk)
     job.refresh_from_db()
     assert (job.state, job.completed, job.failed) == ("completed", 3, 1)
 

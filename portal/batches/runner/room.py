@@ -18,16 +18,16 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, connection
 
-from portal.batches import ending
+from portal.batches import results
 from portal.batches.runner import store
 from portal.batches.runner.client import GatewayClient, request_body
+from portal.batches.runner.lane import LaneRun
 from portal.batches.runner.store import Claimed, Ended, Work
 from portal.batches.runner.verdict import MOST_FAILURES, Answer, Kind, Verdict, judge
 from portal.batches.runner.window import Window
@@ -46,27 +46,6 @@ LANES_MOST = 200
 SUSPECT_PATIENCE_S = 300.0
 SOURCES_MOST = 64  # input files kept open
 BACKOFF_S = (2.0, 8.0, 30.0)  # before a line that broke is tried again
-
-
-@dataclass(slots=True)
-class LaneRun:
-    """One person's jobs, held by this runner."""
-
-    owner_id: int
-    window: Window
-    jobs: dict[int, Work] = field(default_factory=dict)  # that may have lines to send
-    suspect_jobs: dict[int, Work] = field(default_factory=dict)  # all of them, at the last reading
-    out: dict[int, int] = field(default_factory=dict)  # job -> its lines at the gateway
-    jobs_read_s: float = -1e9
-    idle_since_s: float | None = None
-
-    def next_jobs(self, count: int) -> dict[int, int]:
-        """Share `count` places between the jobs: the one with fewest lines out is next."""
-        shares: dict[int, int] = {}
-        for _ in range(count if self.jobs else 0):
-            pk = min(self.jobs, key=lambda pk: (self.out.get(pk, 0) + shares.get(pk, 0), pk))
-            shares[pk] = shares.get(pk, 0) + 1
-        return shares
 
 
 class Room:
@@ -243,7 +222,7 @@ class Room:
             loop = asyncio.get_running_loop()
             with contextlib.suppress(OperationalError, InterfaceError):
                 await loop.run_in_executor(
-                    self._writer, lambda: _guarded(ending.write_results, job_pk)
+                    self._writer, lambda: _guarded(results.write_results, job_pk)
                 )
 
         task = asyncio.create_task(write())
@@ -257,7 +236,7 @@ class Room:
             try:
                 held = await self._db(store.renew, self.name)
                 over = await self._db(store.jobs_overdue, {c.work.job_pk for c in self.out()})
-                for job_pk in await self._db(ending.jobs_to_write):
+                for job_pk in await self._db(results.jobs_to_write):
                     self._write_results(job_pk)
             except (OperationalError, InterfaceError):
                 continue
