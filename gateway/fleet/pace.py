@@ -17,6 +17,7 @@ from gateway.engines.base import EngineReading
 from quotas.snapshots.measured import Measured
 
 WINDOW_S = 60.0
+MARGIN_S = 5.0  # a window may be a few probes short of its length
 SLOW_SHARE = 0.25
 FINE_SHARE = 0.5  # a slow replica is trusted again above this
 BUSY_SHARE = 0.5
@@ -62,7 +63,7 @@ class Pace:
     def _judge(self, measured: Measured) -> float | None:
         first, last = self._looks[0], self._looks[-1]
         span_s = last.at_s - first.at_s
-        if span_s < WINDOW_S - 5 or not all(look.judged for look in self._looks):
+        if span_s < WINDOW_S - MARGIN_S or not all(look.judged for look in self._looks):
             return None
         running = [look.reading.running for look in self._looks]
         known = [count for count in running if count is not None]

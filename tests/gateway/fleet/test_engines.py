@@ -98,6 +98,34 @@ def test_vllm_reads_the_names_of_older_versions() -> None:
     assert (reading.prefix_queries_total, reading.prefix_hits_total) == (100, 40)
 
 
+def test_sglang_reads_its_documented_metrics() -> None:
+    """
+    SGLang's own names are found, summed over its priority labels, and its arguments are facts.
+    """
+    pages = {
+        "/metrics": page(
+            'sglang:num_running_reqs{model_name="m",priority="0"} 2.0\n'
+            'sglang:num_running_reqs{model_name="m",priority="1"} 1.0\n'
+            'sglang:num_queue_reqs{model_name="m"} 5.0\nsglang:token_usage{model_name="m"} 0.25\n'
+            'sglang:prompt_tokens_total{model_name="m"} 100.0\n'
+            'sglang:cached_tokens_total{model_name="m"} 40.0\n'
+            'sglang:generation_tokens_total{model_name="m"} 30.0\n'
+        ),
+        "/get_server_info": page(
+            '{"version": "0.5", "max_running_requests": 48, "context_length": 8192, '
+            '"model_path": "/secret", "enable_priority_scheduling": true, "dtype": "auto"}'
+        ),
+    }
+    sglang = adapter("sglang")
+    reading, facts = sglang.reading(pages), sglang.facts(pages)
+
+    assert (reading.running, reading.waiting, reading.kv_usage) == (3, 5, 0.25)
+    assert (reading.prompt_tokens_total, reading.prefix_hits_total) == (100, 40)
+    assert (facts.slots, facts.context, facts.version) == (48, 8192, "0.5")
+    assert facts.capabilities == ("metrics", "priority")
+    assert "/secret" not in str(facts.settings)
+
+
 def test_numbers_of_several_engine_processes_are_added() -> None:
     """
     Counts of data-parallel engines add up; the fullest cache speaks for all.

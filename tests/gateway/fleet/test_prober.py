@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 
+from gateway.fleet import pace
 from gateway.fleet import replica as replica_module
 from gateway.fleet.prober import Fleet
 from gateway.ledger.interface import Ledger
@@ -19,6 +21,7 @@ from quotas.snapshots.addresses import allowed_hosts
 from quotas.snapshots.directory import Fleet as FleetSnapshot
 from quotas.snapshots.directory import PoolSnapshot, ReplicaSnapshot
 from quotas.snapshots.live import EngineLive
+from quotas.snapshots.measured import Measured
 from tests.gateway.fleet.conftest import LlamaServer
 from tests.rig.witness import Witness
 
@@ -291,3 +294,34 @@ async def test_an_address_outside_engine_hosts_is_never_asked(witness: Witness) 
         assert not ledger.accepts()
         assert only(fleet).state == "down"
         assert "ENGINE_HOSTS" in only(fleet).note
+
+
+@pytest.mark.parametrize(("tokens_per_s", "slow"), [(40.0, False), (2.0, True)])
+async def test_a_replica_twenty_times_slower_than_measured_is_flagged(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch, tokens_per_s: float, slow: bool
+) -> None:
+    """
+    Under the same two streams, one engine works at its measured speed and one at a twentieth.
+    """
+    monkeypatch.setattr(pace, "WINDOW_S", 7.0)
+    monkeypatch.setattr(pace, "MARGIN_S", 1.0)
+    witness.tell(decode_tps=tokens_per_s, tokens=100_000, slots=8)
+    async with watching(snapshot(witness.url)) as (fleet, ledger):
+        await until(ledger.accepts)
+        fleet.know_measured({"r1": Measured("run", {}, 1000.0, ((1, 40.0), (2, 80.0)))})
+        async with httpx.AsyncClient() as http:
+            body = {"prompt": "go on", "max_tokens": 100_000, "stream": True}
+            streams = [
+                asyncio.create_task(
+                    http.post(f"{witness.url}/v1/completions", json=body, timeout=60)
+                )
+                for _ in range(2)
+            ]
+            replica = fleet.replica("r1")
+            await until(lambda: replica.pace.share is not None, 15)
+            await asyncio.sleep(1)
+            assert replica.pace.is_slow is slow
+            assert ("measured speed" in only(fleet).note) is slow
+            for stream in streams:
+                stream.cancel()
+            await asyncio.gather(*streams, return_exceptions=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from statistics import median
 from typing import Any
 
 import pytest
@@ -61,6 +62,29 @@ async def test_a_real_llamacpp_is_measured_end_to_end(llama: LlamaServer) -> Non
     assert found.sentence.startswith("Serves about ")
     assert (found.warm_prefix["cached_tokens"] or 0) > 200
     assert found.first_request["ttft_s"]
+
+
+async def test_plain_requests_between_the_steps_agree_with_the_run(llama: LlamaServer) -> None:
+    """
+    Independent plain requests of the same shape, interleaved with the run's, tell the same speed:
+    within 15 per cent, or the run's own spread if that is larger.
+    """
+    plan = quick(1, lengths=(256,), concurrencies=(1,), repeats=6, answer_tokens=96)
+    drive = Drive(target(llama.url, "llamacpp"), plan)
+    samples: list[Sample] = []
+    plain: list[float] = []
+    texts = Prompts(99)
+
+    async def ask(sample: Sample, done: int, total: int) -> None:
+        samples.append(sample)
+        found = await asyncio.to_thread(llama.complete, texts.make(256), 96)
+        plain.append(found["timings"]["predicted_per_second"])
+
+    await drive.run(ask)
+    (point,) = measured(plan, samples).points
+    assert point.decode_per_s is not None
+    allowed = max(0.15, point.decode_per_s.spread)
+    assert point.decode_per_s.value == pytest.approx(median(plain), rel=allowed)
 
 
 async def test_reused_prompts_make_a_run_void(llama: LlamaServer) -> None:
