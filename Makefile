@@ -56,7 +56,8 @@ clean:  ## Remove what can be made again (never your data in var/)
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
-	@[ -n "$(PYTHON)" ] || { echo "Fairway needs Python 3.11 or newer (python3): please install it."; exit 1; }
+	@command -v "$(PYTHON)" >/dev/null \
+	  || { echo "Fairway needs Python 3.11 or newer (python3): please install it."; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Fairway needs Python 3.11 or newer; $(PYTHON) is older. Name another with make PYTHON=..."; exit 1; }
 	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null \
