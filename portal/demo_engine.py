@@ -20,7 +20,7 @@ from portal.processes import die_with_parent
 ALIAS = "smollm2-135m-instruct"
 CONTEXT = 8192  # shared by the slots; what the model was trained for
 SLOTS = 4
-WARNINGS = 2  # llama.cpp's own scale; 3 prints every request
+ERRORS = 1  # llama.cpp's own scale; 2 adds advice on each start, 3 every request
 PROMPT_CACHE_MIB = 64  # the library's own default is 8 GB
 
 
@@ -67,7 +67,7 @@ def serve(options: argparse.Namespace) -> None:
     params.embedding = options.embeddings
     params.endpoint_metrics = params.endpoint_slots = params.endpoint_props = True
     params.ui = False
-    params.verbosity = WARNINGS
+    params.verbosity = ERRORS
     server = xllamacpp.Server(params)
     sys.stdout.write(f"listening {server.listening_address}\n")
     sys.stdout.flush()

@@ -156,7 +156,9 @@ class Supervisor:
                 self._hear(child, line.decode(errors="replace").rstrip())
 
     def _hear(self, child: Child, line: str) -> None:
-        child.last_line = line or child.last_line
+        if not line:
+            return
+        child.last_line = line
         if child.log is None:
             self.say(child.program.name, line)
             return
