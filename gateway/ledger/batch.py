@@ -179,12 +179,15 @@ class Batch:
                     # Its place in the stream is not known, but nothing written later is before it.
                     done.append(op.Recorded(operation.ticket_id, f"{self.known_ms + 1}-0"))
         untold = self._pending if has_run else [*call.operations, *self._pending]
+        # What a lost reply would have told is asked again, or later answers would be taken for it.
+        asked = [o for o in call.operations if isinstance(o, op.Ask | op.Look)] if has_run else []
         leases = list(self._leases())
         operations = [
             *leases,
             *self._policies.values(),
             *self._leavers(),
             *self._queue(),
+            *asked,
             *(o for o in untold if isinstance(o, op.Advance | op.Ask | op.Look)),
         ]
         # All leases go in one call, the first: nothing may start that they leave no room for.

@@ -155,6 +155,10 @@ class Ledger(Protocol):
         """
         ...
 
+    def ask(self, charges: tuple[Charge, ...]) -> asyncio.Future[tuple[QuotaState, ...]]:
+        """Ask where each counted limit stands, in the step of what was sent just before."""
+        ...
+
     async def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:
         """Return where each counted limit stands, without charging anything."""
         ...

@@ -157,14 +157,19 @@ class LedgerShell(ABC):
     def advance(self, ms: int) -> None:
         self._send(op.Advance(ms))
 
+    def ask(self, charges: tuple[Charge, ...]) -> asyncio.Future[tuple[QuotaState, ...]]:
+        """Ask where counted limits stand; told in the same step as what was sent just before."""
+        future: asyncio.Future[tuple[QuotaState, ...]] = asyncio.get_running_loop().create_future()
+        if charges:
+            self._asked.append(future)
+            self._send(op.Ask(charges))
+        else:
+            future.set_result(())
+        return future
+
     async def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:
         """Return where each counted limit stands, without charging anything."""
-        if not charges:
-            return ()
-        future: asyncio.Future[tuple[QuotaState, ...]] = asyncio.get_running_loop().create_future()
-        self._asked.append(future)
-        self._send(op.Ask(charges))
-        return await future
+        return await self.ask(charges)
 
     async def standing(self, ticket_id: str) -> Standing | None:
         view = await self.view()
