@@ -1,0 +1,78 @@
+"""The wait a newcomer is told against the wait that happens, on the real scheduler's simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gateway.core.types import ServiceClass
+from gateway.core.verdict import percentile
+from gateway.ledger import forecast
+from gateway.ledger import operations as op
+from gateway.ledger.simulation import POOL, Arrival, Policy, Simulation, backlog
+
+CHAT = ServiceClass.INTERACTIVE
+SERVICE_S, SPREAD = 10.0, 0.3  # answers of much the same length, as one model gives them
+
+
+class Told(Simulation):
+    """A simulation that asks for the newcomer's wait at each chat's arrival."""
+
+    def __init__(self, *trace: Any) -> None:
+        self.told: dict[str, int | None] = {}
+        self.pairs: list[tuple[float, float]] = []  # told and waited, in seconds
+        super().__init__(*trace)
+
+    def _arrive(self, arrival: Arrival, passed: int = 0, place: str = "") -> None:
+        self._call(op.Advance(passed))
+        if arrival.service_class is CHAT:
+            state, homes = self._store.state, self._store.homes()
+            wait = forecast.newcomer_wait(state, homes, POOL, CHAT)
+            self.told[f"t{self._count + 1}"] = wait
+        super()._arrive(arrival, 0, place)
+
+    def _started(self, started: op.Started) -> None:
+        told = self.told.pop(started.ticket_id, None)
+        if told is not None:
+            self.pairs.append((told / 1000, (started.started_ms - started.arrived_ms) / 1000))
+        super()._started(started)
+
+
+def arrivals(rng: random.Random, hours: float) -> Iterator[Arrival]:
+    """Yield quiet traffic of newcomers with a burst of dozens every quarter of an hour or so."""
+    sigma = math.sqrt(math.log(1 + SPREAD**2))
+    at_s, number = 0.0, 0
+    while at_s < hours * 3600:
+        at_s += rng.expovariate(0.35 * 8 / SERVICE_S)
+        burst = rng.randrange(20, 70) if rng.random() < 0.004 else 0
+        for late_s in [0.0, *(5 * rng.random() for _ in range(burst))]:
+            number += 1
+            service_s = SERVICE_S * math.exp(rng.gauss(-(sigma**2) / 2, sigma))
+            at_ms = round(1000 * (at_s + late_s))
+            yield Arrival(at_ms, f"u{number}", CHAT, round(1000 * service_s))
+
+
+@pytest.mark.parametrize("hours", [0.75, pytest.param(24, marks=pytest.mark.long)])
+@pytest.mark.timeout(1800)
+def test_what_newcomers_are_told_is_what_happens(hours: float) -> None:
+    """
+    Over a day with bursts and a batch job behind them: median error at most 25 per cent, nine in
+    ten within a factor of two, never negative, and who is told "at once" starts at once.
+    """
+    trace = list(arrivals(random.Random(4), hours))
+    told = Told(trace, [backlog(random.Random(2), "batcher", 300, SERVICE_S)], Policy())
+    told.run(hours * 3600)
+
+    waited = [(said, was) for said, was in told.pairs if was >= 1]
+    at_once = [said for said, was in told.pairs if was < 1]
+    errors = [abs(said - was) / was for said, was in waited]
+    ratios = [max((said + 1) / (was + 1), (was + 1) / (said + 1)) for said, was in waited]
+    assert len(waited) > 100
+    assert min(said for said, _ in told.pairs) >= 0
+    assert (percentile(errors, 0.5) or 0) <= 0.25
+    assert (percentile(ratios, 0.9) or 0) <= 2
+    assert sum(said > 2 for said in at_once) < 0.05 * len(at_once)
