@@ -24,6 +24,7 @@ class Command(BaseCommand):
             "REDIS_URL": settings.REDIS_URL,
             "SECRET_KEY": settings.SECRET_KEY,
             "DATA_DIR": str(settings.DATA_DIR),
+            "PORTAL_SOCKET": settings.PORTAL_SOCKET,
             "HOST": settings.HOST,
             "PORT": str(settings.PORT),
             "PORTAL_ENV": settings.PORTAL_ENV,
