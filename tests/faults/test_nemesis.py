@@ -41,16 +41,17 @@ def violations(
     history: History, records: list[Record], rows: list[UsageRow], caps: dict[str, int]
 ) -> list[str]:
     """Return everything that must not have happened."""
-    killed = {name for _, name in history.faults if name == "kill gateway"}
+    killed_s = [at_s for at_s, name in history.faults if name == "kill gateway"]
+    lost_s = [at_s for at_s, name in history.faults if name in {"flush redis", "kill valkey"}]
     mine = [record for record in records if record.owner in caps]
-    known = {row.mark for row in rows}
+    kept = [record for record in mine if not checkers.copies_lost(record, killed_s, lost_s)]
     return [
-        *checkers.all_ended(history.calls, may_break=bool(killed)),
+        *checkers.all_ended(history.calls, may_break=bool(killed_s)),
         *checkers.caps_held(mine, caps),
         *checkers.slots_held(mine, 8),
         *checkers.bytes_true(history.calls, mine),
         *checkers.nobody_elses(history.calls),
-        *checkers.usage_true([row for row in rows if row.mark in known], mine),
+        *checkers.usage_true(rows, kept),
     ]
 
 

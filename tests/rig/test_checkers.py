@@ -129,6 +129,24 @@ def test_usage_true_sees_wrong_books(rows: list[UsageRow]) -> None:
     assert checkers.usage_true(rows, history)
 
 
+@pytest.mark.parametrize(
+    ("killed", "lost", "excused"),
+    [([], [1.5], False), ([1.5], [], False), ([1.5], [4], True), ([0.5], [4], False),
+     ([1.5], [99], False)],
+)  # fmt: skip
+def test_only_the_loss_of_both_copies_excuses(
+    killed: list[float], lost: list[float], excused: bool
+) -> None:
+    """A missing row is excused when the gateway and Redis went while it was on its way."""
+    assert checkers.copies_lost(record("a/1", 1, 2), killed, lost) is excused
+
+
+def test_usage_of_a_killed_engine_is_not_known() -> None:
+    """What an engine had made when it was killed cannot be held against the books."""
+    unknown = replace(record("a/1", 0, 1), ended_s=None, tokens=0)
+    assert checkers.usage_true([UsageRow("r1", "a/1", "failed", 3, 5, True)], [unknown]) == []
+
+
 def test_order_kept_sees_a_later_rank_first() -> None:
     """A larger rank that starts before a smaller one is found."""
     history = [record("a/1", 0, 1), record("b/1", 1, 2)]
