@@ -57,7 +57,7 @@ class Launch:
     async def run(self) -> None:
         """Run until somebody asks us to stop; raise when we cannot start."""
         if "MAKELEVEL" in os.environ:
-            die_with_parent(signal.SIGTERM)  # whoever kills make means us
+            die_with_parent()  # make waits for us, so its end before ours is a kill -9
         stopping = self._on_signals()
         with ExitStack() as held:
             public = held.enter_context(open_socket(settings.HOST, settings.PORT))
