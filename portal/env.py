@@ -6,6 +6,7 @@ Every name read here needs a row in docs/settings.md; a test compares the two.
 from __future__ import annotations
 
 import os
+from json import loads
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
@@ -39,6 +40,18 @@ def boolean(name: str, *, default: bool) -> bool:
     if value in FALSE:
         return False
     raise ImproperlyConfigured(f"{name} must be 1 or 0, not {raw!r}")
+
+
+def json(name: str) -> dict[str, object]:
+    """Read a JSON object, or fail at start-up; unset is empty."""
+    raw = os.environ.get(name) or "{}"
+    try:
+        found = loads(raw)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ImproperlyConfigured(f"{name} must be a JSON object, not {raw[:80]!r}")
+    return found
 
 
 def names(name: str, default: str = "") -> list[str]:

@@ -302,7 +302,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
-    "DEFAULT_SCHEMA_CLASS": "drf_standardized_errors.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "drf_standardized_errors.handler.exception_handler",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
@@ -312,24 +312,9 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    "ENUM_NAME_OVERRIDES": {
-        f"{name}Enum": f"drf_standardized_errors.openapi_serializers.{name}Enum.choices"
-        for name in (
-            "ValidationError",
-            "ClientError",
-            "ServerError",
-            "ErrorCode401",
-            "ErrorCode403",
-            "ErrorCode404",
-            "ErrorCode405",
-            "ErrorCode406",
-            "ErrorCode415",
-            "ErrorCode429",
-            "ErrorCode500",
-        )
-    },
     "POSTPROCESSING_HOOKS": [
-        "drf_standardized_errors.openapi_hooks.postprocess_schema_enums",
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "portal.api.v1.errors_schema.add_errors",
     ],
 }
 
@@ -340,7 +325,11 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "/static/"
 STATIC_ROOT = DATA_DIR / "static"
 STORAGES = {
-    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    # Files of batch users; another backend, such as django-storages' S3, is installed beside.
+    "default": {
+        "BACKEND": env.text("FILES_STORAGE", "django.core.files.storage.FileSystemStorage"),
+        "OPTIONS": env.json("FILES_STORAGE_OPTIONS"),
+    },
     "staticfiles": {
         "BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"
         if PRODUCTION

@@ -9,7 +9,7 @@ import pytest
 
 from portal.batches import drawing, estimate
 from portal.batches.runner.verdict import Answer, Kind, error_line, judge, output_line
-from portal.batches.runner.window import ACCRUAL, Window
+from portal.batches.runner.window import ACCRUAL, BURST, Window
 
 
 def error(code: str, kind: str = "server_error") -> bytes:
@@ -146,3 +146,32 @@ def test_words_of_an_engine_can_be_stored() -> None:
     verdict = judge(Answer(400, b'{"error":{"message":"a\\u0000b\\ud83d","code":"\\u0000"}}'))
 
     assert (verdict.message, verdict.code) == ("ab?", "")
+
+
+def test_quick_lines_may_burst_until_a_queue_shows() -> None:
+    """Lines that end between two readings get more room step by step, and lose it at once."""
+    window = Window(most=64)
+    for reading in range(20):
+        window.read(0, reading * 0.4, window.sent_in_all)
+        count = window.room(reading * 0.4)
+        window.sent(count)
+        for _ in range(count):
+            window.ended(0.01)
+    assert count == ACCRUAL + BURST
+
+    window.read(3, 9.0, window.sent_in_all)
+    assert window.room(9.0) == 0
+    window.read(0, 9.4, window.sent_in_all)
+    assert window.room(9.4) <= 2 * ACCRUAL
+
+
+def test_slow_lines_never_burst() -> None:
+    """For lines that take their time two waiting ones are enough."""
+    window = Window(most=64)
+    for reading in range(20):
+        window.read(0, reading * 0.4, window.sent_in_all)
+        window.sent(1)
+        window.ended(2.0)
+
+    window.read(0, 9.0, window.sent_in_all)
+    assert window.room(9.0) == ACCRUAL

@@ -28,20 +28,16 @@ from tests.rig.witness import Witness
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.fault]
 
 POINTS = [
-    ("run", "file_stored", 1),
     ("run", "file_before_rename", 1),
     ("run", "file_in_place", 1),
     ("run", "job_stored", 1),
-    ("run", "line_claimed", 1),
-    ("run", "line_claimed", 3),
+    ("run", "line_claimed", 2),
     ("run", "line_answered", 2),
     ("run", "line_committed", 2),
-    ("run", "file_before_rename", 2),  # the result file's
-    ("run", "file_in_place", 2),
+    ("run", "file_in_place", 2),  # the result file's
     ("run", "files_written", 1),
     ("run", "job_ended", 1),
     ("cancel", "job_cancelling", 1),
-    ("cancel", "files_written", 1),
 ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.house import source
 
 DOCUMENT = source.ROOT / "docs" / "settings.md"
-READERS = {"text", "integer", "boolean", "names", "choice", "get", "number", "seconds"}
+READERS = {"text", "integer", "boolean", "names", "choice", "get", "number", "seconds", "json"}
 NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 ROW = re.compile(r"^\| `([A-Z0-9_]+)` \|", re.MULTILINE)
 # Set by us, Django or make for our own processes; nobody tunes them.

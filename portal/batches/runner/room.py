@@ -38,6 +38,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TURN_S = 0.5  # longest pause between turns
+GATHER_S = 0.005  # after the first end: what ends together is stored together
 LOOK_S = 0.4  # between readings of the gateway's queue
 JOBS_S = 1.0  # between readings of a lane's jobs
 IDLE_S = 3.0  # without lines: the loop ends
@@ -62,6 +63,7 @@ class Room:
         self.wake = asyncio.Event()
         self.alone: asyncio.Task[None] | None = None  # a suspect that nothing runs beside
         self.crowded_since_s = time.monotonic()
+        self.lanes_read_s = -1e9
         self._database = ThreadPoolExecutor(1, thread_name_prefix="batch-rows")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="batch-files")
         self.client: GatewayClient
@@ -94,12 +96,15 @@ class Room:
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), TURN_S)
+            await asyncio.sleep(GATHER_S)
 
     async def _turn(self) -> None:
         await self._store_ended()
-        for owner_id in await self._db(store.claim_lanes, self.name, LANES_MOST):
-            self.lanes[owner_id] = LaneRun(owner_id, Window(settings.BATCH_WINDOW_MOST))
         now = time.monotonic()
+        if now - self.lanes_read_s > TURN_S:
+            self.lanes_read_s = now
+            for owner_id in await self._db(store.claim_lanes, self.name, LANES_MOST):
+                self.lanes[owner_id] = LaneRun(owner_id, Window(settings.BATCH_WINDOW_MOST))
         if self.alone is None or self.alone.done():
             self.alone = None
             for lane in list(self.lanes.values()):
@@ -167,6 +172,7 @@ class Room:
         return task
 
     async def _send_one(self, lane: LaneRun, line: Claimed) -> None:
+        sent_s = time.monotonic()
         try:
             body = self._body(line)
             answer = await self.client.send(line.work, body)
@@ -177,7 +183,7 @@ class Room:
             await self._quietly(store.give_back, line)
             raise
         finally:
-            lane.window.ended()
+            lane.window.ended(time.monotonic() - sent_s)
             lane.out[line.work.job_pk] -= 1
         await self._conclude(lane, line, judge(answer))
         self.wake.set()
