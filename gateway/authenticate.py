@@ -55,11 +55,13 @@ async def authenticate(headers: Headers, directory: Directory, secret_key: str) 
     if secret.startswith(credentials.PREFIX):
         credential = _credential(secret_key, secret)
         digest = credential.key_digest
-    elif keyformat.is_well_formed(secret):
-        digest = keyformat.digest(secret)
     else:
-        raise NotAuthenticated("This is not a key.")
-    key = await directory.key(digest)
+        digest = keyformat.digest(secret)
+    key = directory.trusted(digest)
+    if key is None:
+        if credential is None and not keyformat.is_well_formed(secret):
+            raise NotAuthenticated("This is not a key.")
+        key = await directory.key(digest)
     if key is None:
         raise NotAuthenticated("This key is not known.")
     _check_live(key)

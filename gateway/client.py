@@ -23,8 +23,8 @@ DRAIN_LIMIT = 1 << 20  # bytes of a refused body still read, so that the refusal
 class Client:
     """One HTTP exchange as seen from the client; made for each request.
 
-    uvicorn's `send` neither raises nor returns early when the client has left, so `watch` awaits
-    `receive` beside everything else and rings the bell.
+    uvicorn's `send` neither raises nor returns early when the client has left. Our server tells
+    (`fairway.left`); behind any other one, `watch` awaits `receive` beside everything else.
     """
 
     __slots__ = (
@@ -114,7 +114,12 @@ class Client:
 
     def watch(self) -> None:
         """From now on ring the bell when the client leaves; the body must have been read."""
-        if self._watcher is None:
+        extensions = self.scope.get("extensions", {})
+        if "fairway.abort" in extensions:
+            extensions["fairway.left"] = self._left
+            if extensions["fairway.is_closing"]():
+                self._left()
+        elif self._watcher is None:  # a server other than ours
             self._watcher = self.loop.create_task(self._watch())
 
     async def _watch(self) -> None:
@@ -122,7 +127,10 @@ class Client:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 break
-        # After a complete answer uvicorn says the same; then it means nothing.
+        self._left()
+
+    def _left(self) -> None:
+        # After a complete answer servers say the same; then it means nothing.
         if not self.finished:
             self.gone = True
             self.bell.ring()

@@ -99,13 +99,16 @@ class Directory:
         """Tell whether keys can be checked now."""
         return self.age_s <= LONGEST_S
 
+    def trusted(self, digest: str) -> KeySnapshot | None:
+        """Return the key of this digest if it is at hand and fresh."""
+        return self._keys.get(digest) if self.age_s <= TRUSTED_S else None
+
     async def key(self, digest: str) -> KeySnapshot | None:
         """Return the key of this digest, None when there is none; raises when that is unknown."""
-        if self.age_s <= TRUSTED_S:
-            if known := self._keys.get(digest):
-                return known
-            if digest in self._unknown:
-                return None
+        if known := self.trusted(digest):
+            return known
+        if digest in self._unknown and self.age_s <= TRUSTED_S:
+            return None
         await self._ask(digest)
         if not self.is_known:
             raise Unavailable(

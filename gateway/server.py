@@ -2,6 +2,7 @@
 
 * a request head that does not end, or is huge, is cut (uvicorn waits for ever);
 * the answer to what is not HTTP is JSON, like every other error;
+* an application that puts a callable under `fairway.left` hears at once that its client left;
 * an application may cut a client's connection (`fairway.abort`), because a client that stopped
   reading can be got rid of in no other way, and a half answer must not look whole;
 * SIGTERM: queued requests leave with 503, running ones have `drain_s` to finish.
@@ -10,9 +11,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import FrameType, MappingProxyType
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -31,6 +32,7 @@ class Protocol(HttpToolsProtocol):
 
     _head_size = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _extensions: Mapping[str, Callable[[], Any]] = MappingProxyType({})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -38,12 +40,23 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
+        cycle: Any = self.cycle  # None before the first request
+        is_early = cycle is not None and not cycle.response_complete
         super().connection_lost(exc)
+        # Told directly: a task for each request that waits for this would cost as much as the
+        # whole of uvicorn's part.
+        left = self._extensions.get("fairway.left")
+        if is_early and left is not None:
+            left()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_size = 0
-        self.scope["extensions"] = {"fairway.abort": self._abort}  # type: ignore[dict-item]
+        self._extensions = {
+            "fairway.abort": self.transport.abort,
+            "fairway.is_closing": self.transport.is_closing,
+        }
+        cast(dict[str, Any], self.scope)["extensions"] = self._extensions
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
 
@@ -100,9 +113,6 @@ class Protocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-    def _abort(self) -> None:
-        self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         """Answer in shape and close: whatever follows on this connection is not read."""

@@ -18,6 +18,7 @@ import redis
 from portal.processes import die_with_parent
 from quotas.snapshots import directory as published
 from quotas.snapshots import keyformat
+from quotas.snapshots.counters import USED, ZONE
 from quotas.snapshots.credentials import Credential, sign
 from quotas.snapshots.directory import Fleet, KeySnapshot, Limits, PoolSnapshot, ReplicaSnapshot
 from quotas.snapshots.usage import STREAM, UsageRecord, record_from_json
@@ -38,6 +39,8 @@ class Books:
     replicas: tuple[ReplicaSnapshot, ...] = ()
     keys: dict[str, KeySnapshot] = field(default_factory=dict)
     generation: str = "one"
+    zone: str = "UTC"
+    used: dict[str, int] = field(default_factory=dict)
 
     def publish(self) -> None:
         """Write everything in one transaction."""
@@ -59,6 +62,7 @@ class Books:
                     "fleet": published.to_json(fleet),
                 },
             )
+            pipe.hset(USED, mapping={ZONE: self.zone, **self.used})
             pipe.publish(published.CHANGED, str(self.version))
             pipe.execute()
 
@@ -86,7 +90,8 @@ class Books:
         }
         models = changes.pop("allowed_models", None)
         of_person = changes.pop("person", {})
-        limits = Limits(key=of_key, person=of_person, allowed_models=models)
+        of_group = changes.pop("group", {})
+        limits = Limits(key=of_key, person=of_person, group=of_group, allowed_models=models)
         changes = {"state": "live", "expires_at": None} | changes
         self.keys[keyformat.digest(secret)] = KeySnapshot(
             key_id=f"k{len(self.keys) + 1}", name=name, user_id=f"u-{name}", user_name=name,

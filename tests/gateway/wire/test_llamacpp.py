@@ -57,13 +57,14 @@ def shape(value: Any, path: str = "") -> Any:
     """Return an answer without what differs between two runs of the same request."""
     if isinstance(value, dict):
         return {
-            name: shape(inner, f"{path}.{name}")
+            name: len(inner) if name == "top_logprobs" else shape(inner, f"{path}.{name}")
             for name, inner in value.items()
             if name not in CHANGES
         }
     if isinstance(value, list):
         return [shape(inner, path) for inner in value]
-    return round(value, 1) if isinstance(value, float) else value
+    # Probabilities differ in the last digits with what else is in the batch.
+    return "a number" if isinstance(value, float) else value
 
 
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {
