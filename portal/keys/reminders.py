@@ -37,6 +37,8 @@ def _remind(key: ApiKey, now: dt.datetime) -> bool:
     if key.expires_at is None or not key.owner.email or not key.owner.is_active:
         return False
     days = due(key.expires_at, now)
+    if days is None:
+        return False
     _, is_new = KeyReminder.objects.get_or_create(key=key, expires_at=key.expires_at, days=days)
     if not is_new:
         return False

@@ -11,14 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from portal import words
-from portal.status import drawing
+from portal.status import drawing, sentences
+from portal.status.sentences import CLASSES
 from portal.status.source import Heard
 from quotas.snapshots.live import EngineLive, Live, QueuedLive, RunningLive
 
 HANDICAP_S = 600.0  # BATCH_HANDICAP_S of the scheduler
 STALE_S = 15.0  # an engine not heard for longer is unknown
-CLASSES = ("interactive", "batch")
 UP = frozenset({"up", "busy", "draining"})
 SILENT = frozenset({"suspect", "unknown"})
 LANES_SHOWN = 16
@@ -36,23 +35,6 @@ ENGINE_LAMPS = {
     "up": "ok", "busy": "busy", "loading": "busy", "draining": "busy", "asleep": "unknown",
     "suspect": "unknown", "unknown": "unknown", "down": "overloaded",
 }  # fmt: skip
-BLOCKERS = {
-    "own_cap": "your own cap: one of your requests has to end first",
-    "batch_pool": "batch holds all the slots it may have now",
-    "slots": "all slots are held",
-    "prefill": "long prompts are being read; the next is let in when they are through",
-    "kv": "the card's memory is full",
-    "no_replica": "no engine of this model is up",
-    "scheduler": "it starts in a moment",
-}
-CAUSES = {
-    "own_cap": "people's own caps",
-    "batch_pool": "the part of the slots batch may have",
-    "slots": "too few slots",
-    "prefill": "long prompts being read",
-    "kv": "card memory",
-    "no_replica": "no engine up",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +188,11 @@ def read(heard: Heard, *, reader_id: str, secret: str) -> Reading:
     pools = tuple(sorted(found, key=lambda pool: pool is not front))
     state = front.state if front else "unknown"
     strip, text = _strip(front) if front else (None, "No engine is registered")
-    sentence = _sentence(live, pools, front)
+    sentence = sentences.card_line(live, pools, front)
     return Reading(
         state=state if live.open else "unknown",
         sentence=sentence,
-        headline=_headline(sentence, front, is_open=live.open),
+        headline=sentences.headline(sentence, front, is_open=live.open),
         at=moment(live.at),
         last_at=moment(heard.last_at),
         pools=pools,
@@ -276,7 +258,7 @@ def _verdicts(live: Live, name: str) -> dict[str, Verdict]:
         verdict.service_class: Verdict(
             state=verdict.word if verdict.word in VERDICTS else "unknown",
             since=moment(verdict.since or None),
-            cause=CAUSES.get(verdict.cause or "", ""),
+            cause=sentences.CAUSES.get(verdict.cause or "", ""),
             ratio=verdict.ratio,
         )
         for verdict in live.verdicts
@@ -357,22 +339,9 @@ def _place(ticket: QueuedLive, letters: dict[str, str], reader_id: str) -> Place
         ticket_id=ticket.ticket_id,
         queued_s=ticket.queued_s,
         head_start_s=ticket.effective_priority_s,
-        why=why(ticket),
+        why=sentences.why(ticket),
         wait_s=ticket.expected_wait_s,
     )
-
-
-def why(ticket: QueuedLive) -> str:
-    """Return in words what a waiting request waits for."""
-    text = BLOCKERS.get(ticket.blocker, ticket.blocker)
-    if ticket.service_class == "batch" and ticket.blocker == "slots":
-        aged = ticket.effective_priority_s >= 0
-        text += (
-            "; ahead of new chat because it waited over 10 min"
-            if aged
-            else "; behind every chat message until it has waited 10 min"
-        )
-    return text
 
 
 def _engine(live: Live, engine: EngineLive) -> Engine:
@@ -388,73 +357,10 @@ def _engine(live: Live, engine: EngineLive) -> Engine:
     )
 
 
-def _sentence(live: Live, pools: tuple[PoolReading, ...], front: PoolReading | None) -> str:
-    if not live.open:
-        return "New starts pause for a few seconds while the gateway counts what is running."
-    if front is None:
-        return "No engine is registered yet."
-    of = f"{front.name}: " if len(pools) > 1 else ""
-    if front.state == "down":
-        return f"{of}no engine is up. New requests wait and keep their place."
-    if front.state == "unknown":
-        return f"{of}the engine has not answered lately. New requests wait and keep their place."
-    slots = words.plural(front.slots or 0, "slot", "slots")
-    held = f"{front.held_all} of {slots} held"
-    if front.slots and front.held_all >= front.slots:
-        held = f"all {slots} held"
-    return _capital(f"{of}{held}; a {newcomers(front)}.")
-
-
-def newcomers(pool: PoolReading) -> str:
-    """Return when a new request of each class would start, for the middle of a sentence."""
-    chat, batch = (pool.wait_s[kind] for kind in CLASSES)
-    if chat is not None and chat < 1 and batch is not None and batch < 1:
-        return "new request of either class starts at once"
-    tail = words.starts(batch)
-    if batch is not None and batch >= 1 and chat is not None and chat >= 1:
-        tail = f"in about {words.about(batch)}"
-    return f"new chat message {words.starts(chat)}, a new batch request {tail}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _headline(sentence: str, front: PoolReading | None, *, is_open: bool) -> str:
-    """Return the status page's one sentence: the waits when they are known."""
-    if front is None or not is_open or front.slots is None:
-        return sentence
-    return f"A {newcomers(front)}."
-
-
 def _strip(pool: PoolReading) -> tuple[drawing.Strip, str]:
     waiting = [
         drawing.Waiting(p.service_class, p.letter, p.head_start_s, p.queued_s, p.yours)
         for p in pool.places
     ]
     strip = drawing.strip(waiting, [drawing.Slot(lane.holder, lane.yours) for lane in pool.lanes])
-    return replace(strip, more=strip.more + pool.places_more), strip_text(pool)
-
-
-def strip_text(pool: PoolReading) -> str:
-    """Say the strip's picture in words, for those who do not see it."""
-    yours = [lane.number for lane in pool.lanes if lane.yours]
-    own = [place.position for place in pool.places if place.yours]
-    parts = []
-    if yours:
-        parts.append(f"You hold {words.plural(len(yours), 'slot', 'slots')}.")
-    if own:
-        parts.append(f"Your first request is at place {own[0]}.")
-    if pool.slots is None:
-        parts.append("Slots unknown: the engine has not answered lately.")
-    else:
-        parts.append(
-            f"{pool.held_all} of {pool.slots} slots held: {pool.held['interactive']} interactive, "
-            f"{pool.held['batch']} batch."
-        )
-    waiting = pool.waiting
-    parts.append(f"Waiting: {waiting['interactive']} interactive, {waiting['batch']} batch.")
-    if pool.places:
-        article = "an interactive" if pool.places[0].service_class == "interactive" else "a batch"
-        parts.append(f"Next is {article} request.")
-    return " ".join(parts)
+    return replace(strip, more=strip.more + pool.places_more), sentences.strip_text(pool)
