@@ -128,7 +128,15 @@ def test_work_past_the_gateway_makes_the_run_void(
     """
     Somebody who reaches the engine directly during the run voids it, and the books say why.
     """
-    stranger = threading.Timer(1.5, llama.complete, ("a stranger's question", 1500))
+
+    def intrude() -> None:
+        from django.db import connection
+
+        wait_until(lambda: CapacitySample.objects.exists(), 20, "the first step")
+        connection.close()
+        llama.complete("a stranger's question", 1500)
+
+    stranger = threading.Thread(target=intrude)
     stranger.start()
     with pytest.raises(CommandError, match="Foreign load"):
         measure(*QUICK, "--repeats", "20")
