@@ -76,3 +76,33 @@ def test_a_killed_supervisor_takes_everything_with_it(
     wait_until(lambda: not alive(family), 5, "all have ended")
     product.start()
     assert answers(product, key)
+
+
+async def test_a_gateway_that_is_asked_to_end_finishes_its_streams(
+    doomed: Product, key: str, witness: Witness
+) -> None:
+    """
+    SIGTERM to one of two gateways, as at a deployment: running streams end whole, newcomers are
+    served by the other one, and the first is started again.
+    """
+    witness.tell(decode_tps=10, tokens=20)
+    owners = {f"deploy{number}": "interactive" for number in range(4)}
+    secrets = await asyncio.to_thread(doomed.keys, **owners)
+
+    async def ask(owner: str, number: int) -> bool:
+        async with Caller(doomed.url) as client:
+            call = await client.ask(secrets[owner], chat("witness", f"{owner}/{number}"))
+            return call.whole
+
+    running = [asyncio.create_task(ask(owner, one)) for owner in owners for one in range(2)]
+    await asyncio.sleep(0.7)
+    ended = doomed.kill("gateway", signal.SIGTERM)
+    newcomers = [await asyncio.create_task(ask(owner, 9)) for owner in owners]
+    assert all(await asyncio.gather(*running))
+    assert all(newcomers)
+    await asyncio.to_thread(
+        wait_until,
+        lambda: ended not in (now := doomed.parts()["gateway"]) and len(now) == 2,
+        BACK_WITHIN_S,
+        "the gateway was started again",
+    )
