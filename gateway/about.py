@@ -7,7 +7,7 @@ import ipaddress
 
 import orjson
 
-from gateway import holding
+from gateway import card, holding
 from gateway.authenticate import allows_live
 from gateway.client import Client
 from gateway.core.headers import FORWARDED, client_address
@@ -34,6 +34,8 @@ async def answer(services: Services, client: Client, path: str) -> None:
         if not allows_live(client.headers, services.config.secret_key):
             raise Forbidden("This needs a credential of the portal.")
         await client.answer(200, _JSON, await live(services))
+    elif path == "/internal/quota":
+        await card.serve(services, client)
     elif path == "/internal/hold":
         await holding.serve(services, client)
     elif path == "/internal/advance" and services.config.test_clock:

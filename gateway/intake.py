@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gateway.authenticate import Caller, authenticate
+from gateway.charges import Reservation
 from gateway.client import Client
 from gateway.config import Config
 from gateway.core import affinity, fields
@@ -35,6 +36,7 @@ class Order:
     pool: PoolSnapshot
     prompt_tokens: int  # estimated
     most_output: int | None  # the tightest limit on the length of its answer
+    reservation: Reservation  # of its counted limits
     session: str  # key of its conversation, "" when it has none
     fingerprint: str  # SHA-256 of the body
     patience_s: float | None  # how long the client waits for bytes, where it says so
@@ -87,6 +89,7 @@ async def _order(
         pool.name, asked.characters, asked.prompt_ids, asked.images
     )
     _check_prompt(prompt, caller.limits)
+    reservation = await services.quota.reserve(caller, asked, prompt, most_output)
     return Order(
         kind=kind,
         path=path,
@@ -94,7 +97,8 @@ async def _order(
         asked=asked,
         pool=pool,
         prompt_tokens=prompt,
-        most_output=most_output,
+        most_output=reservation.most_output,
+        reservation=reservation,
         session=_session(client, caller, asked, pool),
         fingerprint=hashlib.sha256(body).hexdigest(),
         patience_s=_seconds(client.header(b"x-stainless-read-timeout")),

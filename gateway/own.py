@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from gateway import card
 from gateway.authenticate import Caller, authenticate
 from gateway.client import Client
 from gateway.errors import NotFound
@@ -78,6 +79,7 @@ async def key(services: Services, client: Client) -> None:
             "in_flight": running,
             "queued": queued,
             "limits": _limits(caller.limits),
+            "quotas": await card.of_caller(services, caller, view),
         },
     )
 

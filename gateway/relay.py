@@ -101,12 +101,14 @@ class Line:
 
     def _common(self) -> Headers:
         order, grant = self._request.order, self._request.story.grant
-        headers: Headers = []
+        headers: Headers = self._request.quotas.headers()
         if grant is not None:
             headers.append((b"x-fairway-queue-wait-ms", str(grant.queue_wait_ms).encode()))
         if order.asked.dropped:
             dropped = ",".join(order.asked.dropped)
             headers.append((b"x-fairway-dropped-fields", _printable(dropped)[:500]))
+        if order.reservation.is_bounded:
+            headers.append((b"x-fairway-max-tokens", str(order.most_output).encode()))
         if order.client_request_id:
             headers.append((b"x-client-request-id", _printable(order.client_request_id)))
         return headers

@@ -24,6 +24,7 @@ from gateway.holding import refuse_while_measured
 from gateway.intake import Order
 from gateway.ledger.interface import Refused
 from gateway.policies import write_key
+from gateway.quota import Standings
 from gateway.record import Story
 from gateway.services import Services
 from gateway.upstream import Closed, ConnectFailed
@@ -55,6 +56,7 @@ class Request:
         self.client = client
         self.order = order
         self.story = Story(order, client)
+        self.quotas = Standings(order.reservation)
         self.is_queued = False
         self._line = relay.Line(self)
         self._granting: asyncio.Future[Grant] | None = None
@@ -86,7 +88,9 @@ class Request:
         ticket = self._ticket()
         if self.order.caller.end_user:
             write_key(self.services.ledger, self.order.caller.key, self.order.caller.user_id)
-        grant = await self._wait_for(self.services.ledger.admit(ticket))
+        granting = self.services.ledger.admit(ticket)
+        self.quotas.ask(self.services.ledger)
+        grant = await self._wait_for(granting)
         while True:
             answer = self._start(grant)
             if await self._line.forward(answer):
@@ -115,6 +119,7 @@ class Request:
             ttl_ms=order.ttl_ms(services.config),
             place=order.place,
             fingerprint=order.fingerprint,
+            charges=order.reservation.charges,
             # With the memory ledger nobody would be left to write it.
             interrupted=self.story.interrupted() if services.config.ledger == "redis" else b"",
         )
@@ -134,7 +139,7 @@ class Request:
         try:
             grant = granting.result()
         except Refused as refused:
-            raise errors.from_refused(refused) from None
+            raise self.quotas.refusal(refused) or errors.from_refused(refused) from None
         self.story.grant = grant
         return grant
 

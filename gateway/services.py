@@ -17,6 +17,7 @@ from gateway.fleet.prober import Fleet
 from gateway.fleet.watcher import Watcher
 from gateway.ledger.interface import Ledger
 from gateway.metrics import Metrics
+from gateway.quota import Quota
 from gateway.upstream import Upstream
 from gateway.usage import Outbox
 
@@ -56,6 +57,7 @@ class Services:
 
     config: Config
     directory: Directory
+    quota: Quota
     ledger: Ledger
     lookout: Lookout
     fleet: Fleet

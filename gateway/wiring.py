@@ -11,6 +11,7 @@ import redis.asyncio as redis
 from gateway.answer import Buffers
 from gateway.config import Config
 from gateway.core.fields import Rules
+from gateway.counters import Counters
 from gateway.directory import Directory
 from gateway.fleet.exports import FleetCollector
 from gateway.fleet.holds import Holds
@@ -21,6 +22,7 @@ from gateway.ledger.memory import MemoryLedger
 from gateway.ledger.redis import RedisLedger
 from gateway.metrics import Metrics
 from gateway.policies import FleetWriter, write_key
+from gateway.quota import Quota
 from gateway.services import Lookout, Services
 from gateway.upstream import Upstream
 from gateway.usage import Outbox
@@ -62,9 +64,11 @@ async def services(config: Config) -> AsyncIterator[Services]:
     directory = Directory(
         _redis(config), on_key=lambda key: write_key(ledger, key), on_fleet=on_fleet
     )
+    counters = Counters(_redis(config))
     made = Services(
         config=config,
         directory=directory,
+        quota=Quota(counters, directory),
         ledger=ledger,
         lookout=Lookout(ledger),
         fleet=fleet,
@@ -78,7 +82,7 @@ async def services(config: Config) -> AsyncIterator[Services]:
     )
     made.metrics.collectors.append(FleetCollector(fleet, made.watcher))
     async with contextlib.AsyncExitStack() as stack:
-        for part in (outbox, ledger, fleet, directory, made.holds, made.watcher):
+        for part in (outbox, ledger, fleet, directory, counters, made.holds, made.watcher):
             stack.push_async_callback(part.close)
             await part.start()
         ticking = asyncio.create_task(made.tick(), name="tick")

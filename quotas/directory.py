@@ -73,9 +73,11 @@ def publish(
                 if not seen.generation or seen.version != version - 1:
                     scope = None
                 picture = take(now or timezone.now(), version, scope)
-                if not seen.generation:
-                    # Counters were lost with the directory: theirs must be there before it is.
-                    used.publish(now=now or timezone.now())
+                at = now or timezone.now()
+                # Counters must be there before the limit is that counts on them: after a loss of
+                # the directory, and when the first limit of a day or month is set.
+                if not seen.generation or (used.is_old(client, now=at) and used.is_needed()):
+                    used.publish(now=at)
                 try:
                     _write(pipe, seen.generation, picture, is_whole=scope is None)
                 except redis.WatchError:

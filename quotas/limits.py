@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from quotas.snapshots.windows import LARGEST_PER_MINUTE
+
 CLASSES = ("interactive", "batch")
 # Largest number a limit may be: Lua counts in doubles, exact up to 2**53.
 LARGEST = 2**53 - 1
@@ -33,6 +35,11 @@ class LimitSpec:
     smallest: int = 0
     window: str = ""  # minute, day or month; "" for limits that are not counted over time
     is_enforced: bool = True
+
+    @property
+    def largest(self) -> int:
+        """Return the largest value that is counted exactly."""
+        return LARGEST_PER_MINUTE if self.window == "minute" else LARGEST
 
     @property
     def flag(self) -> str:
@@ -112,7 +119,6 @@ SPECS: tuple[LimitSpec, ...] = (
         help="Most requests admitted in any minute.",
         pers=("key", "person", "group"),
         window="minute",
-        is_enforced=False,
     ),
     LimitSpec(
         name="tokens_per_minute",
@@ -121,7 +127,6 @@ SPECS: tuple[LimitSpec, ...] = (
         help="Most tokens, prompt and answer together, in any minute.",
         pers=("key", "person", "group"),
         window="minute",
-        is_enforced=False,
     ),
     LimitSpec(
         name="tokens_per_day",
@@ -130,7 +135,6 @@ SPECS: tuple[LimitSpec, ...] = (
         help="Most tokens in one calendar day of the reporting time zone.",
         pers=("key", "person", "group"),
         window="day",
-        is_enforced=False,
     ),
     LimitSpec(
         name="tokens_per_month",
@@ -139,7 +143,6 @@ SPECS: tuple[LimitSpec, ...] = (
         help="Most tokens in one calendar month of the reporting time zone.",
         pers=("key", "person", "group"),
         window="month",
-        is_enforced=False,
     ),
     LimitSpec(
         name="enqueued_batch_tokens",

@@ -140,6 +140,7 @@ def for_gateway(effective: Iterable[Effective]) -> Limits:
     """Put what binds into the form the gateway reads; what does not bind is left out."""
     numbers: dict[str, dict[str, int]] = {"key": {}, "person": {}, "group": {}}
     defaults: list[str] = []
+    levels: dict[str, str] = {}
     allowed_models: tuple[str, ...] | None = None
     for item in effective:
         if item.spec.is_list:
@@ -149,10 +150,13 @@ def for_gateway(effective: Iterable[Effective]) -> Limits:
             defaults.append(f"{item.per}.{item.spec.name}")
         if item.value is not None:
             numbers[item.per][item.spec.name] = item.value
+            if item.level != "default":
+                levels[f"{item.per}.{item.spec.name}"] = item.level
     return Limits(
         key=numbers["key"],
         person=numbers["person"],
         group=numbers["group"],
         defaults=tuple(defaults),
         allowed_models=allowed_models,
+        levels=levels,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 
+import redis
 from django.conf import settings
 from django.db.models import F, Q, Sum
 
@@ -12,9 +13,10 @@ from quotas import stores
 from quotas.limits import SPECS
 from quotas.models import LimitRow, UsageHour
 from quotas.snapshots import windows
-from quotas.snapshots.counters import AS_OF, USED, field
+from quotas.snapshots.counters import AS_OF, USED, ZONE, field
 
 WINDOWED = tuple(spec.name for spec in SPECS if spec.window in {"day", "month"})
+OLD_S = 60.0
 _TOKENS = F("prompt_tokens") + F("completion_tokens")
 
 
@@ -48,12 +50,20 @@ def counters(now: dt.datetime) -> dict[str, int]:
     return {name: tokens for name, tokens in used.items() if tokens}
 
 
+def is_old(client: redis.Redis, *, now: dt.datetime) -> bool:
+    """Tell whether what is published may miss a window: a limit was just set, or nobody wrote."""
+    as_of, zone = client.hmget(USED, [AS_OF, ZONE])
+    if as_of is None or zone is None or zone.decode() != settings.TIME_ZONE:
+        return True
+    return now.timestamp() - float(as_of) > OLD_S
+
+
 def publish(*, now: dt.datetime) -> None:
     """Replace the published counters as a whole."""
     found = counters(now)
     with stores.connect().pipeline(transaction=True) as pipe:
         pipe.delete(USED)
-        pipe.hset(USED, AS_OF, repr(now.timestamp()))
+        pipe.hset(USED, mapping={AS_OF: repr(now.timestamp()), ZONE: settings.TIME_ZONE})
         if found:
             pipe.hset(USED, items=[part for pair in found.items() for part in pair])
         pipe.execute()

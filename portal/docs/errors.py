@@ -57,6 +57,9 @@ ERRORS = (
     ErrorDoc("request_timeout", 408, "The body did not arrive in time.", "Send it again."),
     ErrorDoc("body_too_large", 413, "The body is larger than this server takes.",
              "Shorten it; put large inputs into a file."),
+    ErrorDoc("request_exceeds_limit", 400, "Prompt and longest answer together are more than a "
+             "limit on tokens allows even when nothing of it is used; the answer names the limit.",
+             "Lower max_tokens or shorten the prompt."),
     ErrorDoc("queue_full_key", 429, "This key has as many requests waiting as it may.",
              "Send fewer at once. " + WAIT),
     ErrorDoc("queue_full_user", 429, "You have as many requests waiting as you may, over all "

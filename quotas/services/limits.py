@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from quotas import resolve
 from quotas.directory import Scope
-from quotas.limits import LARGEST, LimitSpec, find
+from quotas.limits import LimitSpec, find
 from quotas.models import ApiKey, Group, Level, LimitRow, ServiceClass, User
 from quotas.picture import limit_rows
 from quotas.services import books
@@ -167,9 +167,9 @@ def check_value(spec: LimitSpec, value: int | None) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValidationError({"value": f"{spec.name} needs a whole number."})
-    if not spec.smallest <= value <= LARGEST:
+    if not spec.smallest <= value <= spec.largest:
         raise ValidationError(
-            {"value": f"{spec.name} must be between {spec.smallest} and {LARGEST}."}
+            {"value": f"{spec.name} must be between {spec.smallest} and {spec.largest}."}
         )
 
 

@@ -35,6 +35,8 @@ class Limits:
     group: dict[str, int] = field(default_factory=dict)  # counted over the whole group
     defaults: tuple[str, ...] = ()  # "key.in_flight" …: nobody set it, the default applies
     allowed_models: tuple[str, ...] | None = None  # None: all
+    # "person.tokens_per_day" … -> where a limit was set: everyone, group, user or key
+    levels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def _limits(raw: dict[str, Any]) -> Limits:
         group=raw["group"],
         defaults=tuple(raw["defaults"]),
         allowed_models=None if models is None else tuple(models),
+        levels=raw.get("levels", {}),
     )
 
 

@@ -58,7 +58,7 @@ def ticket(n: int) -> Ticket:
 
 
 def release(ticket_id: str) -> op.Release:
-    return op.Release(ticket_id, Outcome.SERVED, 1, 1, ticket_id.encode())
+    return op.Release(ticket_id, Outcome.SERVED, 1, 1, record=ticket_id.encode())
 
 
 def settle(batch: Batch, server: Server) -> list[op.Result]:

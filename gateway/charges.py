@@ -1,0 +1,160 @@
+"""Which counted limits a request draws on, and how much it reserves; pure.
+
+Rule 1: requests and tokens, per minute, day and month, over the key, the person and the group: all
+that are set bind together, those of the class the request runs in and no others.
+Rule 2: a request reserves the estimate of its prompt plus the longest answer it may get. Where a
+limit on tokens binds and the client names no length, the answer may have at most
+`UNSTATED_OUTPUT` tokens, and no more than the smallest limit has room for when unused; the engine
+is told so. A request can therefore pass a limit only by what its prompt was underestimated.
+Rule 3: what could never fit is not made to wait.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gateway.core.types import Charge
+from quotas.snapshots import counters, windows
+from quotas.snapshots.directory import Limits
+
+UNSTATED_OUTPUT = 4_096
+#: Limit -> (what it counts, its window).
+COUNTED: Mapping[str, tuple[str, str]] = {
+    "requests_per_minute": ("requests", "minute"),
+    "tokens_per_minute": ("tokens", "minute"),
+    "tokens_per_day": ("tokens", "day"),
+    "tokens_per_month": ("tokens", "month"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One counted limit that binds somebody in one class."""
+
+    name: str
+    per: str  # key, person, group
+    level: str  # where it was set: everyone, group, user, key
+    service_class: str
+    identity: str
+    limit: int
+    window: windows.Window | None  # None: a minute
+
+    @property
+    def unit(self) -> str:
+        """Return what it counts: requests or tokens."""
+        return COUNTED[self.name][0]
+
+    @property
+    def counter(self) -> str:
+        """Return the name of its counter, apart from the window."""
+        return f"{self.name}|{self.service_class}|{self.per}|{self.identity}"
+
+    @property
+    def in_books(self) -> str:
+        """Return the name under which the books publish what was used, "" for a minute."""
+        if self.window is None:
+            return ""
+        return counters.field(self.window.name, self.service_class, self.per, self.identity)
+
+    def charge(self, amount: int, floor: int = 0) -> Charge:
+        """Return what the ledger is asked to count."""
+        return Charge(
+            counter=self.counter,
+            limit=self.limit,
+            amount=amount,
+            window="" if self.window is None else self.window.name,
+            ends_at_ms=0 if self.window is None else self.window.end_ms,
+            floor=floor,
+            settles=self.unit == "tokens",
+        )
+
+    def look(self, floor: int = 0) -> Charge:
+        """Return the charge that asks where the limit stands: a minute resets when it is whole."""
+        return self.charge(self.limit, floor)
+
+
+def needs_calendar(limits: Limits) -> bool:
+    """Tell whether a limit of a day or month binds."""
+    return any(
+        COUNTED.get(name, ("", ""))[1] in ("day", "month")
+        for scope in (limits.key, limits.person, limits.group)
+        for name in scope
+    )
+
+
+def counted(
+    limits: Limits,
+    service_class: str,
+    identities: Mapping[str, str],
+    now: dt.datetime,
+    zone: str,
+) -> tuple[Counted, ...]:
+    """Return the counted limits that bind; an identity that is empty has none."""
+    found = []
+    for per, scope in (("key", limits.key), ("person", limits.person), ("group", limits.group)):
+        identity = identities.get(per, "")
+        for name, (_, kind) in COUNTED.items():
+            if name in scope and identity:
+                window = None if kind == "minute" else windows.window(kind, now, zone)
+                level = limits.levels.get(f"{per}.{name}", "")
+                found.append(
+                    Counted(name, per, level, service_class, identity, scope[name], window)
+                )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What one request reserves, and how long its answers may therefore be."""
+
+    counted: tuple[Counted, ...] = ()
+    charges: tuple[Charge, ...] = ()
+    looks: tuple[Charge, ...] = ()  # the same limits, asked where they stand
+    tokens: int = 0
+    most_output: int | None = None
+    is_bounded: bool = False  # `most_output` is ours: the client named none, and a limit binds
+
+
+def output_bound(
+    limits: Iterable[Counted], *, prompt: int, weight: int, stated: int | None, most: int | None
+) -> int | None:
+    """Return the longest answer of one sequence that is reserved; None: no limit on tokens."""
+    of_tokens = [limit.limit for limit in limits if limit.unit == "tokens"]
+    if not of_tokens:
+        return None
+    if stated is not None:
+        return stated
+    room = (min(of_tokens) - prompt) // weight
+    return max(1, min(UNSTATED_OUTPUT, room, most if most is not None else UNSTATED_OUTPUT))
+
+
+def reserve(
+    limits: tuple[Counted, ...],
+    floors: Mapping[str, int],
+    *,
+    prompt: int,
+    weight: int,
+    stated: int | None,
+    most: int | None,
+    generates: bool,
+) -> Reservation:
+    """Return the charges of a request."""
+    if not limits:
+        return Reservation(most_output=most)
+    bound = None
+    if generates:
+        bound = output_bound(limits, prompt=prompt, weight=weight, stated=stated, most=most)
+    tokens = prompt + weight * (bound or 0)
+    is_bounded = bound is not None and stated is None
+    amounts = {"requests": 1, "tokens": tokens}
+    floor = {limit: floors.get(limit.in_books, 0) for limit in limits}
+    return Reservation(
+        counted=limits,
+        charges=tuple(limit.charge(amounts[limit.unit], floor[limit]) for limit in limits),
+        looks=tuple(limit.look(floor[limit]) for limit in limits),
+        tokens=tokens,
+        most_output=bound if is_bounded else most,
+        is_bounded=is_bounded,
+    )

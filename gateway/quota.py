@@ -1,0 +1,221 @@
+"""Counted limits towards people: what a request reserves, what a refusal says, the quota card.
+
+The ledger counts; everything shown here is what the ledger said in the same step in which it
+admitted or refused, so the header, the card and the gate never differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gateway.authenticate import Caller
+from gateway.charges import COUNTED, Counted, Reservation, counted, needs_calendar, reserve
+from gateway.core.fields import GENERATES, Asked
+from gateway.core.headers import Headers
+from gateway.core.types import QuotaState
+from gateway.counters import Counters
+from gateway.directory import Directory
+from gateway.errors import BadRequest, GatewayError, Rejected
+from gateway.ledger.interface import Ledger, Refused
+from quotas.snapshots.directory import Limits
+
+LONGEST_MINUTE_WAIT_S = 60
+
+
+class InsufficientQuota(Rejected):
+    """The day's or month's worth is used up: waiting a little does not help."""
+
+    type, code = "insufficient_quota", "insufficient_quota"
+
+
+class Quota:
+    """Finds the counted limits of a caller and what the books know of them."""
+
+    def __init__(self, counters: Counters, directory: Directory) -> None:
+        self._counters = counters
+        self._directory = directory
+
+    async def counted(
+        self, limits: Limits, service_class: str, identities: Mapping[str, str]
+    ) -> tuple[Counted, ...]:
+        """Return the counted limits that bind somebody now."""
+        zone = "UTC"
+        if needs_calendar(limits):
+            zone = await self._counters.zone(self._directory.generation)
+        return counted(limits, service_class, identities, dt.datetime.now(dt.UTC), zone)
+
+    async def floors(self, limits: Iterable[Counted]) -> dict[str, int]:
+        """Return what the books say was used of the limits of a day or month."""
+        names = [limit.in_books for limit in limits if limit.in_books]
+        return await self._counters.floors(names, self._directory.generation) if names else {}
+
+    async def reserve(
+        self, caller: Caller, asked: Asked, prompt: int, most: int | None
+    ) -> Reservation:
+        """Return what a request reserves, or say that it could never be had."""
+        limits = await self.counted(
+            caller.limits, caller.service_class.value, identities_of(caller)
+        )
+        reservation = reserve(
+            limits,
+            await self.floors(limits),
+            prompt=prompt,
+            weight=asked.weight,
+            stated=asked.max_tokens,
+            most=most,
+            generates=asked.kind in GENERATES,
+        )
+        for limit in limits:
+            if limit.unit == "tokens" and 0 < limit.limit < reservation.tokens:
+                raise _never_fits(limit, reservation.tokens)
+        return reservation
+
+
+def identities_of(caller: Caller) -> dict[str, str]:
+    """Return whose counters a caller draws on; behind an application key that of the end user."""
+    key = caller.key
+    return {"key": key.key_id, "person": caller.user_id, "group": key.group_id}
+
+
+class Standings:
+    """Where the counted limits of one request stood when the ledger had spoken about it."""
+
+    def __init__(self, reservation: Reservation) -> None:
+        self._reservation = reservation
+        self._asked: asyncio.Future[tuple[QuotaState, ...]] | None = None
+
+    def ask(self, ledger: Ledger) -> None:
+        """Ask in the step in which the request is admitted; call it right after `admit`."""
+        if self._reservation.looks:
+            self._asked = ledger.ask(self._reservation.looks)
+
+    def headers(self) -> Headers:
+        """Return x-ratelimit-*, or nothing while the ledger has not said."""
+        asked = self._asked
+        if asked is None or not asked.done() or asked.cancelled() or asked.exception():
+            return []
+        return headers(self._reservation.counted, asked.result(), time.time())
+
+    def refusal(self, refused: Refused) -> GatewayError | None:
+        """Return the answer when one of the limits has no room; None: it was something else."""
+        return refusal(self._reservation, refused, time.time())
+
+
+# Answers
+
+
+def _whom(limit: Counted) -> str:
+    return {"key": "this key", "person": "you", "group": "your group"}[limit.per]
+
+
+def _words(limit: Counted) -> str:
+    _, window = COUNTED[limit.name]
+    return f"{limit.limit:,} {limit.unit} per {window} for {_whom(limit)}"
+
+
+def _never_fits(limit: Counted, tokens: int) -> GatewayError:
+    return BadRequest(
+        f"The request may need {tokens:,} tokens (prompt and longest answer), and the limit is "
+        f"{_words(limit)}. Lower max_tokens or shorten the prompt.",
+        code="request_exceeds_limit",
+        param="max_tokens",
+        details={"quota": {**_named(limit), "requested": tokens}},
+    )
+
+
+def _named(limit: Counted) -> dict[str, Any]:
+    return {
+        "name": limit.name,
+        "per": limit.per,
+        "level": limit.level,
+        "service_class": limit.service_class,
+        "limit": limit.limit,
+    }
+
+
+def resets_at(limit: Counted, state: QuotaState, now_s: float) -> float | None:
+    """Return when the limit resets, Unix seconds: the calendar's own instant, or the bucket's."""
+    if limit.window is not None:
+        return limit.window.end_ms / 1000
+    return None if state.resets_in_ms is None else now_s + state.resets_in_ms / 1000
+
+
+def line(limit: Counted, state: QuotaState, now_s: float) -> dict[str, Any]:
+    """Return one line of a quota card."""
+    return {
+        **_named(limit),
+        "unit": limit.unit,
+        "window": COUNTED[limit.name][1],
+        "used": state.used,
+        "remaining": max(0, state.limit - state.used),
+        "resets_at": resets_at(limit, state, now_s),
+    }
+
+
+def refusal(reservation: Reservation, refused: Refused, now_s: float) -> GatewayError | None:
+    """Return the answer to a request one of whose limits has no room; None: not one of them."""
+    state = refused.quota
+    if state is None:
+        return None
+    for limit, charge in zip(reservation.counted, reservation.charges, strict=True):
+        if (charge.counter, charge.window) == (state.counter, state.window):
+            return _refusal(limit, charge.amount, state, now_s)
+    return None
+
+
+def _refusal(limit: Counted, amount: int, state: QuotaState, now_s: float) -> GatewayError:
+    kind = Rejected if limit.window is None else InsufficientQuota
+    reset_s = resets_at(limit, state, now_s)
+    wait_s = LONGEST_MINUTE_WAIT_S if reset_s is None else max(0.0, reset_s - now_s)
+    until = "" if limit.window is None else f" It resets at {limit.window.end.isoformat()}."
+    return kind(
+        f"The limit is {_words(limit)}; {state.used:,} are used or reserved and this request "
+        f"reserves {amount:,}.{until}",
+        retry_after_s=wait_s,
+        details={"quota": {**line(limit, state, now_s), "requested": amount}},
+    )
+
+
+# Headers
+
+
+def duration(ms: int) -> str:
+    """Return a duration the way OpenAI writes it: 17ms, 1.5s, 6m0s, 1h0m3s."""
+    if ms < 1000:
+        return f"{ms}ms"
+    minutes, rest_ms = divmod(ms, 60_000)
+    if not minutes:
+        return f"{rest_ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    seconds = math.ceil(rest_ms / 1000)
+    if seconds == 60:
+        minutes, seconds = minutes + 1, 0
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"
+
+
+def headers(limits: Sequence[Counted], states: Sequence[QuotaState], now_s: float) -> Headers:
+    """Return x-ratelimit-*: of several limits on one thing, the one that has least left."""
+    found: Headers = []
+    for unit in ("requests", "tokens"):
+        lines = [
+            (max(0, state.limit - state.used), limit, state)
+            for limit, state in zip(limits, states, strict=False)
+            if limit.unit == unit
+        ]
+        if not lines:
+            continue
+        remaining, limit, state = min(lines, key=lambda one: one[0])
+        reset_s = resets_at(limit, state, now_s)
+        reset_ms = 0 if reset_s is None else max(0, math.ceil((reset_s - now_s) * 1000))
+        for what, value in (
+            ("limit", str(state.limit)),
+            ("remaining", str(remaining)),
+            ("reset", duration(reset_ms)),
+        ):
+            found.append((f"x-ratelimit-{what}-{unit}".encode(), value.encode()))
+    return found
