@@ -63,3 +63,9 @@ def origin(url: str) -> str:
     """Return scheme, host and port of an address."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
+
+
+def reachable(host: str) -> str:
+    """Return how an address spells the host under which this machine reaches what listens on it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
+    return f"[{host}]" if ":" in host else host

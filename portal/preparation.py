@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connection
 
+from portal.stores import status
+from portal.stores.errors import StoreError
 from quotas.models import ApiKey, Replica, User
 from quotas.services import engines, keys
 
@@ -36,6 +39,18 @@ class Admin:
 
     username: str
     password: str | None
+
+
+def await_stores(patience_s: float) -> None:
+    """Wait for stores that are only just starting; fail with one sentence when they do not."""
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            return status.require(settings.DATABASE_URL, settings.REDIS_URL)
+        except StoreError:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(0.5)
 
 
 def migrate() -> None:

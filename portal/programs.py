@@ -61,7 +61,9 @@ def usage_writer() -> Program:
 
 def engine(port: int) -> Program:
     """Return the demo engine."""
-    return _python("engine", "portal.demo_engine", "--port", str(port))
+    # More threads than free cores make it slower, not faster: they wait for each other.
+    threads = min(4, max(1, (os.cpu_count() or 2) // 2))
+    return _python("engine", "portal.demo_engine", "--port", str(port), "--threads", str(threads))
 
 
 def has_demo_engine() -> bool:

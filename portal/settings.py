@@ -22,8 +22,9 @@ DATA_DIR = Path(env.text("DATA_DIR", str(BASE_DIR / "var"))).resolve()
 
 HOST = env.text("HOST", "127.0.0.1")
 PORT = env.integer("PORT", 8000)
-PUBLIC_URL = env.text("PUBLIC_URL", f"http://{HOST}:{PORT}").rstrip("/")
-GATEWAY_URL = env.text("GATEWAY_URL", f"http://127.0.0.1:{PORT}").rstrip("/")
+LOCAL_URL = f"http://{env.reachable(HOST)}:{PORT}"
+PUBLIC_URL = env.text("PUBLIC_URL", LOCAL_URL).rstrip("/")
+GATEWAY_URL = env.text("GATEWAY_URL", LOCAL_URL).rstrip("/")
 
 SECRET_KEY = env.text("SECRET_KEY") or stores.secret_key(DATA_DIR)
 
@@ -114,6 +115,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "portal.accounts.seeing.SeeAs",
     "portal.middleware.PersonalSettings",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",

@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 
 from portal import preparation
+from portal.stores.errors import StoreError
+
+PATIENCE_S = 60.0
 
 
 class Command(BaseCommand):
     help = "Prepares a new or upgraded installation; safe to run again and from several hosts."
 
     def handle(self, **options: Any) -> None:
+        try:
+            preparation.await_stores(PATIENCE_S)
+        except StoreError as error:
+            raise CommandError(str(error)) from None
         preparation.migrate()
         preparation.collect_static()
         admin = preparation.ensure_admin()
