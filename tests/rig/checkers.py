@@ -123,23 +123,27 @@ def usage_true(rows: Sequence[UsageRow], records: Sequence[Record]) -> list[str]
         for request_id, count in Counter(row.request_id for row in rows).items()
         if count > 1
     ]
-    by_mark: dict[str, list[UsageRow]] = defaultdict(list)
-    for row in rows:
-        by_mark[row.mark].append(row)
+    tries: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        mine = by_mark.get(record.mark, [])
-        if not mine:
-            found.append(f"{record.mark} was at the engine and has no usage row {span(record)}")
-            continue
-        if record.ended_s is None:
-            continue  # the engine itself was killed, and what it had made is not known
-        counted = sum(row.completion_tokens for row in mine)
-        if record.outcome == "done" and not any(row.estimated for row in mine):
-            if counted != record.tokens:
-                found.append(f"{record.mark}: {counted} tokens counted, {record.tokens} made")
-        elif counted > record.tokens:
-            found.append(f"{record.mark}: {counted} tokens counted, only {record.tokens} made")
+        tries[record.mark].append(record)
+    for mark, mine in tries.items():
+        written = [row for row in rows if row.mark == mark]
+        if not written:
+            found.append(f"{mark} was at the engine and has no usage row {span(mine[-1])}")
+        elif all(record.ended_s is not None for record in mine):
+            found += _count_true(mark, written, mine)
+        # Else the engine itself was killed, and what it had made is not known.
     return found
+
+
+def _count_true(mark: str, rows: Sequence[UsageRow], tries: Sequence[Record]) -> list[str]:
+    """Hold the rows of one request against its tries: one that was refused made nothing."""
+    counted = sum(row.completion_tokens for row in rows)
+    whole = {record.tokens for record in tries if record.outcome == "done" and record.tokens}
+    made = max(record.tokens for record in tries)
+    if whole and not any(row.estimated for row in rows):
+        return [] if counted in whole else [f"{mark}: {counted} tokens counted, {whole} made"]
+    return [] if counted <= made else [f"{mark}: {counted} tokens counted, only {made} made"]
 
 
 def order_kept(records: Sequence[Record], ranks: Mapping[str, float]) -> list[str]:

@@ -141,6 +141,13 @@ def test_only_the_loss_of_both_copies_excuses(
     assert checkers.copies_lost(record("a/1", 1, 2), killed, lost) is excused
 
 
+def test_a_try_that_the_engine_refused_made_nothing() -> None:
+    """A request that was refused once and then served is held to what the second try made."""
+    tries = [record("a/1", 0, 1, tokens=0), record("a/1", 2, 3, tokens=5)]
+    assert checkers.usage_true([UsageRow("r1", "a/1", "served", 3, 5, False)], tries) == []
+    assert checkers.usage_true([UsageRow("r1", "a/1", "served", 3, 4, False)], tries)
+
+
 def test_usage_of_a_killed_engine_is_not_known() -> None:
     """What an engine had made when it was killed cannot be held against the books."""
     unknown = replace(record("a/1", 0, 1), ended_s=None, tokens=0)
