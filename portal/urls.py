@@ -7,10 +7,11 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from portal.accounts import joining
+from portal.accounts import joining, seeing
 from portal.accounts import views as accounts
 from portal.catalogue import views as catalogue
 from portal.docs import views as docs
+from portal.fairness import views as fairness
 from portal.home import views as home
 from portal.status import views as status
 
@@ -24,11 +25,14 @@ urlpatterns = [
     path("status.json", status.as_json, name="status-json"),
     path("keys/", include("portal.keys.urls")),
     path("usage/", include("portal.usage.urls")),
+    path("fairness/", fairness.page, name="fairness"),
     path("quota/grid/", include("portal.quota_grid.urls")),
     path("", include("portal.quota_requests.urls")),
     path("models/", catalogue.index, name="models"),
     path("profile/", accounts.profile, name="profile"),
     path("profile/my-data.json", accounts.my_data, name="my-data"),
+    path("see-as/<int:pk>/", seeing.start, name="see-as"),
+    path("see-as/end/", seeing.end, name="see-as-end"),
     path("join/<str:token>/", joining.join, name="join"),
     path("group/invite/", joining.invite, name="group-invite"),
     path("docs/", docs.index, name="docs"),

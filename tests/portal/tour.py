@@ -50,6 +50,7 @@ MEMBER = (
     Stop("usage", "/usage/"),
     Stop("usage-models", "/usage/?range=24h&split=model"),
     Stop("requests", "/usage/requests/"),
+    Stop("fairness", "/fairness/?days=30"),
     Stop("batches", "/batches/"),
     Stop("models", "/models/"),
     Stop("quota", "/quota/"),
