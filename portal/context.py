@@ -79,6 +79,7 @@ def _common(request: HttpRequest) -> dict[str, Any]:
         "public_url": settings.PUBLIC_URL,
         "sign_up_open": settings.SIGN_UP_OPEN,
         "sign_up_approval": settings.SIGN_UP_APPROVAL,
+        "seen_by": request.META.get("FAIRWAY_SEEN_BY", ""),
         "request_id": request.META.get("FAIRWAY_REQUEST_ID", ""),
         "now": timezone.now(),
         "reporting_zone": settings.TIME_ZONE,

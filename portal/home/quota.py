@@ -7,16 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from django.conf import settings
-
 from portal import charts
+from portal.status import source
 from portal.status.source import Heard
-from quotas import reports
 from quotas.models import User
-from quotas.reports import Only, Period
 from quotas.resolve import Effective
 from quotas.services import limits
-from quotas.snapshots import windows
 from quotas.snapshots.live import QueuedLive, RunningLive
 
 CLASSES = ("interactive", "batch")
@@ -60,15 +56,14 @@ class Gauge:
 
 def card(person: User, heard: Heard, now: dt.datetime) -> list[Gauge]:
     """Return the gauges of both classes; at most one says that it binds first."""
-    effective = {name: limits.effective(user=person, service_class=name) for name in CLASSES}
-    tokens = _tokens(person, effective, now)
-    gauges = [
-        gauge
+    items = [
+        item
         for name in CLASSES
-        for item in effective[name]
-        if (gauge := _gauge(person, item, heard, tokens, now)) is not None
+        for item in limits.effective(user=person, service_class=name)
+        if item.value is not None and not item.spec.name.startswith("max_")
     ]
-    return with_first(gauges)
+    counted = counts(person, [item for item in items if item.spec.window], now)
+    return with_first([_gauge(person, item, heard, counted) for item in items])
 
 
 def with_first(gauges: list[Gauge]) -> list[Gauge]:
@@ -80,41 +75,19 @@ def with_first(gauges: list[Gauge]) -> list[Gauge]:
     return [replace(gauge, binds_first=True) if gauge is first else gauge for gauge in gauges]
 
 
-def _gauge(
-    person: User,
-    item: Effective,
-    heard: Heard,
-    tokens: dict[tuple[str, str, str], int],
-    now: dt.datetime,
-) -> Gauge | None:
-    if item.spec.is_list or item.value is None or item.spec.name.startswith("max_"):
-        return None
-    window = item.spec.window
-    if window in {"day", "month"}:
-        used: int | None = tokens.get((item.service_class, item.per, window))
-        day = windows.local_date(now, settings.TIME_ZONE)
-        resets = _reset(window, day)
-    else:
-        used, resets = _live(person, item, heard), None
+def _gauge(person: User, item: Effective, heard: Heard, counted: Counts) -> Gauge:
+    count = counted.get(_which(item))
     return Gauge(
         label=item.spec.label,
         service_class=item.service_class,
         over=OVER[item.per],
-        used=used,
-        limit=item.value,
+        used=count.used if count else _live(person, item, heard),
+        limit=item.value or 0,
         unit=item.spec.unit,
         origin=LEVELS[item.level],
-        resets_at=resets,
-        window=window,
+        resets_at=count.resets_at if count else None,
+        window=item.spec.window,
     )
-
-
-def _reset(window: str, day: dt.date) -> dt.datetime:
-    if window == "day":
-        following = day + dt.timedelta(days=1)
-    else:
-        following = (day.replace(day=1) + dt.timedelta(days=32)).replace(day=1)
-    return windows.start_of(following, settings.TIME_ZONE)
 
 
 def _live(person: User, item: Effective, heard: Heard) -> int | None:
@@ -136,24 +109,49 @@ def _live(person: User, item: Effective, heard: Heard) -> int | None:
     return max(Counter(t.key_id for t in own).values(), default=0) if item.per == "key" else None
 
 
-def _tokens(
-    person: User, effective: dict[str, list[Effective]], now: dt.datetime
-) -> dict[tuple[str, str, str], int]:
-    """Return tokens by (class, per, window); asked only for limits that exist."""
-    wanted = {
-        (item.service_class, item.per, item.spec.window)
-        for items in effective.values()
-        for item in items
-        if item.value is not None and item.spec.window in {"day", "month"} and item.per != "key"
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How much of one counted limit is used, as the gate counts it."""
+
+    used: int
+    resets_at: dt.datetime | None
+
+
+Counts = dict[tuple[str, str, str], Count]
+
+
+def _which(item: Effective) -> tuple[str, str, str]:
+    return item.service_class, item.spec.name, item.per
+
+
+def counts(person: User, items: list[Effective], now: dt.datetime) -> Counts:
+    """Ask the gateway where the limits stand; of those of each key, the fullest is told."""
+    counted = {
+        "person": [str(person.pk)],
+        "group": [] if person.group_id is None else [str(person.group_id)],
+        "key": [],
     }
-    today = windows.local_date(now, settings.TIME_ZONE)
-    return {
-        (name, per, window): reports.total(
-            Period(today if window == "day" else today.replace(day=1), today),
-            Only(service_class=name, user_id=person.pk)
-            if per == "person"
-            else Only(service_class=name, group_id=person.group_id),
-        ).tokens
-        for name, per, window in wanted
-        if per == "person" or person.group_id is not None
-    }
+    if any(item.per == "key" for item in items):
+        counted["key"] = [k.public_id for k in person.keys.all() if k.state(now) == "live"]
+    asked = [(item, who) for item in items for who in counted[item.per]]
+    told = source.here().quotas(
+        [
+            {
+                "name": item.spec.name,
+                "per": item.per,
+                "level": item.level,
+                "service_class": item.service_class,
+                "identity": who,
+                "limit": item.value,
+            }
+            for item, who in asked
+        ]
+    )
+    found: Counts = {}
+    for (item, _), line in zip(asked, told or (), strict=False):
+        name = _which(item)
+        if name not in found or line["used"] > found[name].used:
+            at = line["resets_at"]
+            ends = None if at is None else dt.datetime.fromtimestamp(at, dt.UTC)
+            found[name] = Count(line["used"], ends if item.spec.window != "minute" else None)
+    return found

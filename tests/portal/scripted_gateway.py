@@ -134,6 +134,7 @@ class ScriptedGateway:
     def __init__(self, secret_key: str) -> None:
         self.live: Live | None = live()
         self.asked = 0
+        self.used: dict[str, int] = {}  # limit -> what is used of it
         gateway = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -145,6 +146,20 @@ class ScriptedGateway:
                 now = gateway.live
                 body = json.dumps(dataclasses.asdict(now) if now else {}).encode()
                 self.send_response(200 if now else 500)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_POST(self) -> None:
+                bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
+                assert credentials.verify(secret_key, bearer, time.time()).scope == "live"
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["limits"]
+                quotas = [
+                    {**one, "used": gateway.used.get(one["name"], 0), "resets_at": 1_800_000_000}
+                    for one in asked
+                ]
+                body = json.dumps({"at": time.time(), "quotas": quotas}).encode()
+                self.send_response(200 if gateway.live else 500)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
