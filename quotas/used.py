@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from typing import Any
 
 import redis
 from django.conf import settings
@@ -52,7 +53,8 @@ def counters(now: dt.datetime) -> dict[str, int]:
 
 def is_old(client: redis.Redis, *, now: dt.datetime) -> bool:
     """Tell whether what is published may miss a window: a limit was just set, or nobody wrote."""
-    as_of, zone = client.hmget(USED, [AS_OF, ZONE])
+    raw: list[Any] = client.hmget(USED, [AS_OF, ZONE])
+    as_of, zone = raw
     if as_of is None or zone is None or zone.decode() != settings.TIME_ZONE:
         return True
     return now.timestamp() - float(as_of) > OLD_S

@@ -61,6 +61,7 @@ def _facts() -> dict[str, Any]:
         "errors": errors.ERRORS,
         "env_lines": snippets.environment(settings.PUBLIC_URL, "fw_int_…"),
         "limit_table": _limit_table(),
+        "time_zone": settings.TIME_ZONE,
         "key_pattern": keyformat.PATTERN,
         "handicap_min": int(reading.HANDICAP_S // 60),
         "cards": Card.objects.all(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -58,6 +58,7 @@ class Source:
 
     def __init__(self, url: str, secret_key: str) -> None:
         self._url = f"{url}/internal/live"
+        self._quota_url = f"{url}/internal/quota"
         self._secret_key = secret_key
         self._client = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
         self._lock = threading.Lock()
@@ -71,12 +72,32 @@ class Source:
                 self._heard = self._ask(now)
             return self._heard
 
+    def quotas(self, limits: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+        """Return where counted limits stand, in the order asked; None: nobody can say.
+
+        The numbers are the gate's own: nothing is added up a second time here.
+        """
+        if not limits:
+            return []
+        try:
+            answer = self._client.post(
+                self._quota_url, headers=self._headers(time.time()), json={"limits": limits}
+            )
+            answer.raise_for_status()
+            found: list[dict[str, Any]] = answer.json()["quotas"]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            log.warning("quotas_not_heard", error=type(error).__name__, detail=str(error))
+            return None
+        return found if len(found) == len(limits) else None
+
+    def _headers(self, now: float) -> dict[str, str]:
+        credential = credentials.Credential("live", "", now + CREDENTIAL_S)
+        return {"Authorization": f"Bearer {credentials.sign(self._secret_key, credential)}"}
+
     def _ask(self, now: float) -> Heard:
         last_at = self._heard.last_at if self._heard else None
-        credential = credentials.Credential("live", "", now + CREDENTIAL_S)
-        bearer = credentials.sign(self._secret_key, credential)
         try:
-            answer = self._client.get(self._url, headers={"Authorization": f"Bearer {bearer}"})
+            answer = self._client.get(self._url, headers=self._headers(now))
             answer.raise_for_status()
             heard = decode(answer.json())
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
@@ -90,10 +111,15 @@ _source: Source | None = None
 _source_lock = threading.Lock()
 
 
-def read() -> Heard:
-    """Ask the gateway this installation is set up with."""
+def here() -> Source:
+    """Return the gateway this installation is set up with."""
     global _source
     with _source_lock:
         if _source is None:
             _source = Source(settings.GATEWAY_URL, settings.SECRET_KEY)
-    return _source.read()
+    return _source
+
+
+def read() -> Heard:
+    """Ask the gateway this installation is set up with."""
+    return here().read()
