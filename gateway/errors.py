@@ -125,7 +125,6 @@ _REFUSALS: dict[str, tuple[type[GatewayError], str]] = {
     "shutting_down": (Unavailable, "This gateway is being restarted; try again."),
     "scheduler_unavailable": (Unavailable, "The scheduler is away for a moment; try again."),
     "directory_unavailable": (Unavailable, "Keys cannot be checked at this moment; try again."),
-    "over_quota": (Rejected, "A limit has no room for this request."),
     "weight_too_large": (BadRequest, "The request asks for more sequences than may ever run."),
 }
 

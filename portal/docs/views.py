@@ -109,6 +109,7 @@ def _texts() -> dict[str, str]:
         "layout": "docs/bare.html",
         "errors": errors.ERRORS,
         "base_url": settings.PUBLIC_URL,
+        "time_zone": settings.TIME_ZONE,
     }
     return {
         one.slug: pages.plain(render_to_string(one.template, {**fixed, "page": one}))
