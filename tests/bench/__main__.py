@@ -10,7 +10,7 @@ from pathlib import Path
 from portal.stores import embedded
 
 HERE = Path(__file__).parent
-NOT_BENCHES = {"__init__", "__main__", "rig"}
+NOT_BENCHES = {"__init__", "__main__", "peers", "rig"}
 
 
 def main() -> int:

@@ -60,7 +60,7 @@ LAST = (
 class Engine(asyncio.Protocol):
     """Answers each POST at once, or as a stream in step with all the others."""
 
-    streams: set[Engine] = set()  # noqa: RUF012
+    streams: set[Engine] = set()
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None

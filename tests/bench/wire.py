@@ -1,0 +1,180 @@
+"""What forwarding costs, side by side: `python -m tests.bench.wire REDIS_URL`.
+
+One proxy at a time has one core, engine and load have another. Rounds are interleaved and medians
+shown. The figure to trust is the proxy's CPU time for a piece of work: compare only figures of one
+run. Writes docs/benchmarks.md and a picture beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import uvloop
+
+from tests.bench import peers, rig
+from tests.bench.peers import LOAD_CORE, Missing, Ours, Peer
+from tests.rig.network import free_port
+
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
+SECONDS = float(os.environ.get("BENCH_SECONDS", "4"))
+DOCUMENT = peers.ROOT / "docs" / "benchmarks.md"
+Start = Callable[[Path, int, int], Peer]
+Row = dict[str, float]
+
+# name -> (streams?, connections, characters of the prompt)
+LOADS = {
+    "plain": (False, 64, 512),
+    "alone": (False, 1, 512),
+    "long": (False, 16, 100_000),
+    "few": (True, 32, 512),
+    "many": (True, 256, 512),
+}
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+
+
+async def measure(peer: Peer, secret: str) -> Row:
+    """Put every load on one proxy and return its figures."""
+    row: Row = {}
+    for name, (streams, connections, characters) in LOADS.items():
+        raw = rig.request(peer.port, secret, stream=streams, characters=characters)
+        await rig.drive(peer.port, raw, connections, 0.5)  # warm
+        before = peer.cpu_s()
+        seen = await rig.drive(peer.port, raw, connections, SECONDS)
+        used = peer.cpu_s() - before
+        if seen.errors:
+            print(f"  {peer.name}, {name}: {seen.errors} errors", flush=True)
+        if streams:
+            row[f"{name} us/event"] = used / max(seen.events, 1) * 1e6
+            row[f"{name} events/s"] = seen.events / SECONDS
+            row[f"{name} ttft ms"] = _quantile(seen.first, 0.5) * 1e3
+        else:
+            row[f"{name} us/request"] = used / max(seen.answers, 1) * 1e6
+            row[f"{name} requests/s"] = seen.answers / SECONDS
+            row[f"{name} p99 ms"] = _quantile(seen.latencies, 0.99) * 1e3
+        await asyncio.sleep(0.2)
+    row["memory MiB"] = peer.memory_mib()
+    return row
+
+
+async def bench(url: str) -> None:
+    """Run all rounds and write the page."""
+    loop = asyncio.get_running_loop()
+    engine = await loop.create_server(rig.Engine, "127.0.0.1", 0)
+    port = engine.sockets[0].getsockname()[1]
+    stepping = asyncio.create_task(rig.decode(50))
+    ours = [Ours("memory", url), Ours("redis", url)]
+    starts: list[tuple[str, Start, str]] = [
+        ("nginx", peers.nginx, "x"),
+        ("vllm-router", peers.vllm_router, "x"),
+        *((f"fairway, {one.ledger} ledger", one, one.secret) for one in ours),
+    ]
+    rows: dict[str, list[Row]] = defaultdict(list)
+    missing: dict[str, str] = {}
+    for number in range(ROUNDS):
+        for name, start, secret in starts:
+            if name in missing:
+                continue
+            with tempfile.TemporaryDirectory(prefix="fairway-bench-") as folder:
+                try:
+                    peer = await asyncio.to_thread(start, Path(folder), free_port(), port)
+                except Missing as why:
+                    missing[name] = str(why)
+                    continue
+                with peers.running(peer):
+                    await asyncio.sleep(1)
+                    rows[name].append(await measure(peer, secret))
+            print(f"  round {number + 1}: {name}", flush=True)
+    stepping.cancel()
+    medians = {
+        name: {key: median(one[key] for one in found) for key in found[0]}
+        for name, found in rows.items()
+    }
+    write(medians, missing)
+
+
+COLUMNS = (
+    ("plain us/request", "CPU µs / request, 64 at once"),
+    ("plain requests/s", "requests/s, 64 at once"),
+    ("alone p99 ms", "p99 ms, one at a time"),
+    ("long us/request", "CPU µs / request of 100 kB"),
+    ("few ttft ms", "first event ms, 32 streams"),
+    ("many us/event", "CPU µs / event, 256 streams"),
+    ("many events/s", "events/s, 256 streams"),
+    ("memory MiB", "memory MiB"),
+)
+
+
+def write(medians: dict[str, Row], missing: dict[str, str]) -> None:
+    """Write the table and the picture."""
+    lines = [
+        "# What forwarding costs",
+        "",
+        f"Made by `make bench` on {dt.datetime.now(dt.UTC):%Y-%m-%d} "
+        f"({os.cpu_count()} cores shared with other work, load {os.getloadavg()[1]:.1f}; medians "
+        f"of {ROUNDS} interleaved rounds of {SECONDS:.0f} s). One process on one core each. Ours "
+        "checks the key, holds the caps, orders the queue, keeps sessions together, writes a "
+        "usage record and counts metrics; the others do none of this. Compare figures of this "
+        "table only with each other.",
+        "",
+        "| proxy | " + " | ".join(text for _, text in COLUMNS) + " |",
+        "|---" * (len(COLUMNS) + 1) + "|",
+    ]
+    for name, row in medians.items():
+        lines.append(f"| {name} | " + " | ".join(f"{row[key]:.1f}" for key, _ in COLUMNS) + " |")
+    lines += ["", *(f"Missing here: {name} ({why})." for name, why in missing.items()), ""]
+    lines += ratios(medians)
+    DOCUMENT.write_text("\n".join(lines) + "\n![CPU time](benchmarks.png)\n")
+    picture(medians)
+    print("\n".join(lines))
+
+
+def ratios(medians: dict[str, Row]) -> list[str]:
+    """Return the ratios that the goals are written in."""
+    found = []
+    for name, row in medians.items():
+        if not name.startswith("fairway"):
+            continue
+        for other in ("nginx", "vllm-router"):
+            if other in medians:
+                request = row["plain us/request"] / medians[other]["plain us/request"]
+                event = row["many us/event"] / medians[other]["many us/event"]
+                found.append(
+                    f"* {name}: {request:.1f} × {other} per request, {event:.1f} × per event."
+                )
+    return [*found, ""]
+
+
+def picture(medians: dict[str, Row]) -> None:
+    """Draw CPU per request and per event."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(medians)
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 3), layout="constrained")
+    for axis, key, title in (
+        (axes[0], "plain us/request", "CPU µs per plain request, 64 at once"),
+        (axes[1], "many us/event", "CPU µs per streamed event, 256 streams"),
+    ):
+        axis.barh(names, [medians[name][key] for name in names], color="#3a6ea5")
+        axis.set_title(title, fontsize=10)
+        axis.invert_yaxis()
+    figure.savefig(DOCUMENT.with_suffix(".png"), dpi=120)
+
+
+if __name__ == "__main__":
+    if (os.cpu_count() or 1) > 1:
+        os.sched_setaffinity(0, {LOAD_CORE})
+    uvloop.run(bench(sys.argv[1]))
