@@ -34,6 +34,8 @@ class Desk:
         self.quotas = Quotas()
         self.bindings: dict[str, tuple[str, str, int]] = {}  # session -> replica, incarnation, end
         self.incarnations: dict[str, str] = {}
+        #: Starts a new ticket that nobody stands before; wired to the dispatcher by the store.
+        self.start_at_once: Callable[[Entry], bool] = lambda entry: False
         self._tell = tell
         self._append_usage = append_usage
 
@@ -62,6 +64,8 @@ class Desk:
         if entry.ageing_since_ms is None and entry.ticket.service_class is INTERACTIVE:
             entry.ageing_since_ms = state.now_ms
         state.enter(entry)
+        if self.start_at_once(entry):
+            return
         state.queue(entry)
         self.open_window(entry.flow, but=entry)
         self._tell_queued(entry)
@@ -131,9 +135,9 @@ class Desk:
     def _keep_place(self, ticket: Ticket, seq: int, since: int | None, retry_ms: int) -> str:
         state = self.state
         user = state.users.get((ticket.service_class, ticket.user_id))
-        most = self._window_size(ticket) if ticket.service_class is BATCH else (
-            user.queued if user else 0
-        )  # fmt: skip
+        most = user.queued if user else 0
+        if ticket.service_class is BATCH:
+            most = state.window_size((BATCH, ticket.user_id))
         expires = state.now_ms + retry_ms + state.rules.place_grace_ms
         return self.places.keep(ticket, seq, since, expires, most)
 
@@ -241,17 +245,13 @@ class Desk:
 
     # The accrual window
 
-    def _window_size(self, ticket: Ticket) -> int:
-        user = self.state.users.get((BATCH, ticket.user_id))
-        return sharing.user_cap(user.in_flight if user else None, True, 0)
-
     def open_window(self, flow_id: FlowId, but: Entry | None = None) -> None:
         """Let the oldest tickets of a batch flow begin to age, as many as the window holds."""
         flow = self.state.flows.get(flow_id)
         if flow is None or flow_id[1] is not BATCH:
             return
         entries = flow.oldest_first()
-        places = self._window_size(entries[0].ticket)
+        places = self.state.window_size(entries[0].user)
         if not self.state.rules.accrual_window:
             places = len(entries)
         for i in ranking.window((e.ageing_since_ms is not None for e in entries), places):

@@ -45,6 +45,18 @@ class Dispatcher:
             while self._start_one(pool):
                 pass
 
+    def start_at_once(self, entry: Entry) -> bool:
+        """Start a new ticket that fits now while nobody at all is queued; it needs no pick."""
+        state = self.state
+        if state.flows or not state.has_own_room(entry):
+            return False
+        fit = self.fit(entry, Reservations())
+        if fit.replica_id:
+            if entry.ageing_since_ms is None and state.window_size(entry.user) > 0:
+                entry.ageing_since_ms = state.now_ms
+            self._hold(entry, fit.replica_id)
+        return bool(fit.replica_id)
+
     def _start_one(self, pool: str) -> bool:
         state = self.state
         if not any(r.accepts and r.has_slots(1) for r in state.replicas_of(pool)):
@@ -133,6 +145,10 @@ class Dispatcher:
                 entry.first_bypass_ms = self.state.now_ms
 
     def _start(self, entry: Entry, replica_id: str) -> None:
+        self.state.unqueue(entry)
+        self._hold(entry, replica_id)
+
+    def _hold(self, entry: Entry, replica_id: str) -> None:
         state, ticket = self.state, entry.ticket
         entry.rank_ms = state.rank(entry)
         entry.started_ms = state.now_ms
@@ -140,6 +156,5 @@ class Dispatcher:
         output = sharing.output_estimate(ticket.output_tokens, average)
         user = state.users.get(entry.user)
         charge = sharing.charge(ticket.prefill_tokens, output, user.share if user else 1)
-        state.unqueue(entry)
         state.hold(entry, replica_id, charge, reads=True)
         self.on_start(entry)

@@ -64,6 +64,8 @@ class MemoryStore:
         self.gateways: dict[str, Gateway] = {}
         self.opens_at_ms = start_ms
         self._dispatcher = Dispatcher(self.state, self.desk.home, self.desk.started)
+        self.desk.start_at_once = self._start_at_once
+        self._swept_ms = -1
         self._test_switch = test_switch
         self._append_usage = append_usage
         self._answers: list[op.Result] = []
@@ -104,6 +106,8 @@ class MemoryStore:
             if not isinstance(operation, op.Hold):
                 self._dispatch()
         self._dispatch()
+        if call.adopts:
+            self._swept_ms = -1  # what was told may be overdue already
         return op.Reply(call.sequence, self.state.now_ms, self.is_open, tuple(self._answers))
 
     @staticmethod
@@ -124,6 +128,7 @@ class MemoryStore:
                 desk.release(operation)
             case op.PutBack():
                 desk.put_back(operation)
+                self._swept_ms = -1  # as below
             case op.PrefillDone(ticket_id):
                 desk.prefill_done(ticket_id)
             case op.WriteKey(policy):
@@ -150,6 +155,9 @@ class MemoryStore:
                 )
             case op.Beat() | op.Look():
                 pass
+
+    def _start_at_once(self, entry: Entry) -> bool:
+        return self.is_open and self._dispatcher.start_at_once(entry)
 
     def _dispatch(self) -> None:
         if self.is_open:
@@ -199,6 +207,9 @@ class MemoryStore:
     def _sweep(self) -> None:
         """Do what time alone brings: decay, silence, reap, timeouts."""
         state, rules = self.state, self.state.rules
+        if self._swept_ms == state.now_ms:
+            return
+        self._swept_ms = state.now_ms
         self._decay()
         for name, gateway in sorted(self.gateways.items()):
             unheard = state.now_ms - gateway.heard_ms

@@ -18,7 +18,15 @@ from typing import Any
 
 import hiredis
 
-from gateway.core.types import Grant, LedgerView, Outcome, Settlement, Ticket
+from gateway.core.types import (
+    Charge,
+    Grant,
+    LedgerView,
+    Outcome,
+    QuotaState,
+    Settlement,
+    Ticket,
+)
 from gateway.ledger import forecast, lines, recount, snapshot, wire
 from gateway.ledger import operations as op
 from gateway.ledger.batch import Batch
@@ -39,6 +47,7 @@ RETRY_AFTER_MS = 5_000
 RECONNECT_S = 0.05
 #: Errors of a server that will answer soon.
 TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "READONLY", "CLUSTERDOWN")
+RECOUNT_S = 60.0
 #: A picture of the ledger is at most this old when shown.
 VIEW_AGE_S = 0.5
 VIEW_TIMEOUT_S = 2.0
@@ -92,6 +101,7 @@ class RedisLedger(LedgerShell):
             asyncio.create_task(self._keep_connected(), name="ledger connection"),
             asyncio.create_task(self._tick(), name="ledger tick"),
             asyncio.create_task(self._listen(), name="ledger pokes"),
+            asyncio.create_task(self._audit(), name="ledger recount"),
         ]
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
@@ -164,6 +174,18 @@ class RedisLedger(LedgerShell):
                 beaten = loop.time()
                 self._beat()
 
+    async def _audit(self) -> None:
+        """Recount every minute, and soon after each adoption."""
+        adoptions = 0
+        while True:
+            for _ in range(round(RECOUNT_S)):
+                await asyncio.sleep(1.0)
+                if adoptions != self.batch.adoptions:
+                    break
+            adoptions = self.batch.adoptions
+            with suppress(Refused):
+                await self.recount()
+
     def _turn_all_away(self) -> None:
         for ticket_id, future in list(self._futures.items()):
             del self._futures[ticket_id]
@@ -185,6 +207,16 @@ class RedisLedger(LedgerShell):
             self._refuse(future, _unavailable())
             return future
         return super().admit(ticket)
+
+    def ask(self, charges: tuple[Charge, ...]) -> asyncio.Future[tuple[QuotaState, ...]]:
+        """Ask where counted limits stand; while Redis is away nobody can say."""
+        loop = asyncio.get_running_loop()
+        if self._away_since is not None and loop.time() - self._away_since > PATIENCE_S:
+            future: asyncio.Future[tuple[QuotaState, ...]] = loop.create_future()
+            future.set_exception(_unavailable())
+            future.exception()  # looked at: whoever asked may not
+            return future
+        return super().ask(charges)
 
     def release(self, ticket_id: str, settlement: Settlement) -> None:
         """End a lease once; the second time, or for an unknown id, nothing happens."""
@@ -273,10 +305,7 @@ class RedisLedger(LedgerShell):
         loop = asyncio.get_running_loop()
         if self._view is not None and loop.time() - self._view[0] < VIEW_AGE_S:
             return self._view[1]
-        state, rows = await self._state()
-        self.mismatches = [*recount.mismatches(state), *snapshot.wrong_heads(state, rows)]
-        if self.mismatches:
-            log.error("the ledger does not add up: %s", self.mismatches)
+        state = await self.recount()
         # Looking ahead costs a second with a full queue; streams must not wait for it.
         view = await asyncio.to_thread(forecast.view, state, {}, is_open=self.batch.is_open)
         self._view = (loop.time(), view)
@@ -286,6 +315,14 @@ class RedisLedger(LedgerShell):
         """Return the picture without expected waits and positions."""
         state, _ = await self._state()
         return forecast.glance(state, {}, is_open=self.batch.is_open)
+
+    async def recount(self) -> LedgerState:
+        """Hold every count against a recount of the entries, and return what was looked at."""
+        state, rows = await self._state()
+        self.mismatches = [*recount.mismatches(state), *snapshot.wrong_heads(state, rows)]
+        if self.mismatches:
+            log.error("the ledger does not add up: %s", self.mismatches)
+        return state
 
     async def _state(self) -> tuple[LedgerState, Sequence[op.Row]]:
         """Return a dump of the ledger; callers at the same moment share one."""

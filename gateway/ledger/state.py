@@ -155,6 +155,11 @@ class LedgerState:
         cap = sharing.user_cap(user.in_flight, is_batch, self.slots_up(ticket.pool))
         return self.user_in_flight[entry.user] + ticket.weight <= cap
 
+    def window_size(self, user: Owner) -> int:
+        """Return A: how many of a batch flow's queued tickets age."""
+        policy = self.users.get(user)
+        return sharing.user_cap(policy.in_flight if policy else None, True, 0)
+
     def head(self, flow: Flow) -> Entry | None:
         """Return the oldest of the flow's heads that has room; None means the flow is parked."""
         heads = sorted((queue[0] for queue in flow.queues.values()), key=lambda e: e.seq)

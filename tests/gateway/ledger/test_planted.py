@@ -24,43 +24,43 @@ MOST_HISTORIES = 40
 
 PLANTED = {
     "the key's cap": (
-        "if get('k:' .. e.owner_key) + e.w > tonumber(key[3]) then return false end", "", PLAIN,
+        "if L.get('k:' .. e.owner_key) + e.w > tonumber(key[3]) then return false end", "", PLAIN,
     ),
     "the user's cap": (
-        "return get('u:' .. e.owner_user) + e.w <= user_cap(cap, e.cls, get('su:' .. e.pool))",
-        "return true", PLAIN,
+        "return L.get('u:' .. e.owner_user) + e.w <= ", "return true or ", PLAIN,
     ),
     "the batch slots": (
-        "if get('b:' .. e.pool) + e.w > batch_limit(e.pool) then", "if false then", PLAIN,
+        "if L.get('b:' .. e.pool) + e.w > L.batch_limit(e.pool) then", "if false then", PLAIN,
     ),
     "the slots of a replica": ("if held + e.w > r.now then", "if held + e.w > r.now + 1 then", BIG),
     "health": ("r.accepts = r.accepts and s.accepts", "", PLAIN),
     "the prefill budget": (
-        "if get('rp:' .. r.name) + prefill_cost(r, e.u) > max(1, r.budget) then", "if false then",
-        BIG,
+        "if L.get('rp:' .. r.name) + L.prefill_cost(r, e.u) > max(1, r.budget) then",
+        "if false then", BIG,
     ),
-    "one long prompt": ("if e.u >= LONG_PROMPT and get('rl:' .. r.name) > 0 then", "if false then",
-                        BIG),
+    "one long prompt": (
+        "if e.u >= LONG_PROMPT and L.get('rl:' .. r.name) > 0 then", "if false then", BIG,
+    ),
     "the handicap": ("SILENCE, LIMIT = 600000,", "SILENCE, LIMIT = 0,", PLAIN),
-    "ageing": ("walk(prefix .. 'ready:' .. pool, true, admissible)\n    or ", "", PATIENT),
+    "ageing": ("L.walk(prefix .. 'ready:' .. pool, true, admissible)\n      or ", "", PATIENT),
     "interactive first": (
-        "return (not candidate or before(e, candidate)) and admissible(e)",
+        "return (not candidate or L.before(e, candidate)) and admissible(e)",
         "return (not candidate) and admissible(e)", PLAIN,
     ),
     "first come, first served": (
         "call('ZRANGE', start .. key, 0, 0)[1]", "call('ZRANGE', start .. key, -1, -1)[1]", PLAIN,
     ),
-    "waking the parked": ("  touch(e.owner_user)\nend\n\nlocal function prefill_cost",
-                          "end\n\nlocal function prefill_cost", PLAIN),
+    "waking the parked": ("  L.touch(e.owner_user)\nend\n\nfunction L.prefill_cost",
+                          "end\n\nfunction L.prefill_cost", PLAIN),
     "a constant rank": ("e.avoid = avoid\n", "e.avoid = avoid\n  e.since = now\n", PLAIN),
     "the accrual window": ("if size <= 0 then return end", "if true then return end", PLAIN),
-    "giving slots back": ("  count_held(e, -e.w)\n", "", PLAIN),
+    "giving slots back": ("  L.count_held(e, -e.w)\n", "", PLAIN),
     "lending idle slots": ("if lent and not cap then return true end", "", NIGHT),
     "taking slots back": (
-        "if get('pt:' .. pool .. '\\ti') > 0 then return false end", "", CALM,
+        "if L.get('pt:' .. pool .. '\\ti') > 0 then return false end", "", CALM,
     ),
-    "cancelling": ("if e then drop_queued(e) end", "", PLAIN),
-    "timeouts": ("for _, e in ipairs(late_in(DEADLINES, now)) do evict(e) end", "", PLAIN),
+    "cancelling": ("if e then L.drop_queued(e) end", "", PLAIN),
+    "timeouts": ("for _, e in ipairs(L.late_in(DEADLINES, now)) do L.evict(e) end", "", PLAIN),
 }  # fmt: skip
 
 
