@@ -13,6 +13,7 @@ from portal.status import source
 from quotas.snapshots.live import Live, QueuedLive
 
 HANDICAP_S = 600
+WORTH_A_WORD_S = 10.0  # a line that starts sooner does not wait, it takes its turn
 BLOCKERS = {
     "own_cap": "your batch places are taken by other lines of yours",
     "batch_pool": "the slots batch may hold now are taken; people who chat go first",
@@ -71,6 +72,8 @@ def _why(job: BatchJob, mine: list[QueuedLive]) -> tuple[str, str]:
     if not mine:
         return "", ""
     head = min(mine, key=lambda ticket: ticket.position)
+    if head.queued_s < WORTH_A_WORD_S:
+        return "", ""
     text = BLOCKERS.get(head.blocker, "it waits for its turn")
     waited = f"Its next line has waited {words.span(head.queued_s)}"
     rest = HANDICAP_S - head.queued_s

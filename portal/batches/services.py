@@ -10,7 +10,7 @@ from pathlib import PurePath
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from portal.batches import bell, submission
+from portal.batches import bell, enqueued, submission
 from portal.batches.models import BatchItem, BatchJob, Lane
 from portal.batches.moves import move
 from portal.batches.states import ItemState, JobState
@@ -49,6 +49,7 @@ def submit(
         raise refusal_of([refusal.as_detail() for refusal in refusals], len(refusals))
     try:
         with transaction.atomic():
+            enqueued.check(key, file.prompt_tokens)
             job = _store(key, request, file, idempotency_key or None, retry_of)
     except IntegrityError:
         # The same key at the same instant: the other request won, its job is the answer.

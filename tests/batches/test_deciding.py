@@ -80,37 +80,36 @@ def test_odd_json_of_an_engine_is_kept(body: bytes) -> None:
 
 
 def test_at_most_two_lines_of_a_person_wait() -> None:
-    """Room is what keeps two waiting, whatever is in flight; each end lets one start."""
+    """Room is what the gateway holds in flight and two more; each end lets one start."""
     window = Window(most=64)
-    window.read(0, 10.0, 0)
+    window.read(3, 0, 10.0)
     window.sent(window.room(10.0))
-    assert (window.outstanding, window.room(10.1)) == (ACCRUAL, 0)
+    assert (window.outstanding, window.room(10.1)) == (3 + ACCRUAL, 0)
 
-    window.read(0, 10.5, window.sent_in_all)  # both were granted
+    window.ended(1.0)
+    assert window.room(10.2) == 1
+    window.sent()
+    window.read(5, 0, 10.5)  # those two were granted as well
     assert window.room(10.5) == ACCRUAL
-    window.sent(2)
-    window.ended()
-    assert window.room(10.6) == 1
 
 
-def test_what_was_sent_after_the_question_counts_as_waiting() -> None:
-    """A reading that cannot know of the newest lines does not make room for more."""
+def test_one_reading_between_two_lines_takes_no_room_away() -> None:
+    """What is granted is the most seen lately, and a lasting loss is noticed."""
     window = Window(most=64)
-    window.read(0, 1.0, 0)
-    asked_at = window.sent_in_all
-    window.sent(2)
-    window.read(0, 1.1, asked_at)
-
-    assert window.room(1.1) == 0
+    for in_flight, room in ((7, 9), (0, 9), (2, 9), (2, 4)):
+        window.read(in_flight, 0, 1.0)
+        window.line_s = 1.0
+        window.burst = 0
+        assert window.room(1.0) == room
 
 
 def test_without_word_from_the_gateway_little_is_sent() -> None:
     """Unknown is the smallest limit there is, and an old reading is unknown."""
     window = Window(most=64)
     assert window.room(0.0) == 4
-    window.read(0, 0.0, 0)
-    window.sent(10)
-    assert window.room(6.0) == 0
+    window.read(9, 0, 0.0)
+    assert window.room(1.0) == 11
+    assert window.room(6.0) == 4
 
 
 def test_jobs_ahead_delay_by_no_more_than_their_own_work() -> None:
@@ -152,26 +151,23 @@ def test_quick_lines_may_burst_until_a_queue_shows() -> None:
     """Lines that end between two readings get more room step by step, and lose it at once."""
     window = Window(most=64)
     for reading in range(20):
-        window.read(0, reading * 0.4, window.sent_in_all)
+        window.read(0, 0, reading * 0.4)
         count = window.room(reading * 0.4)
         window.sent(count)
         for _ in range(count):
             window.ended(0.01)
     assert count == ACCRUAL + BURST
 
-    window.read(3, 9.0, window.sent_in_all)
-    assert window.room(9.0) == 0
-    window.read(0, 9.4, window.sent_in_all)
-    assert window.room(9.4) <= 2 * ACCRUAL
+    window.read(1, 3, 9.0)
+    assert window.room(9.0) == 1 + ACCRUAL
 
 
 def test_slow_lines_never_burst() -> None:
     """For lines that take their time two waiting ones are enough."""
     window = Window(most=64)
     for reading in range(20):
-        window.read(0, reading * 0.4, window.sent_in_all)
-        window.sent(1)
+        window.read(4, 0, reading * 0.4)
+        window.sent()
         window.ended(2.0)
 
-    window.read(0, 9.0, window.sent_in_all)
-    assert window.room(9.0) == ACCRUAL
+    assert window.room(8.0) == 4 + ACCRUAL

@@ -1,4 +1,4 @@
-"""Speaks to the gateway: sends one line, asks how many lines of a person wait.
+"""Speaks to the gateway: sends one line, asks how many of a person's lines run and wait.
 
 aiohttp, not httpx: sending thousands of lines, its client costs a tenth of the CPU, and its pool
 loses no places when a request is cancelled.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -25,6 +26,14 @@ CONNECT_S = 5.0
 ANSWER_S = 8000.0
 LIVE_S = 3.0
 ANSWER_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Flow:
+    """One person's batch work at the gateway."""
+
+    in_flight: int = 0
+    waiting: int = 0
 
 
 @dataclass(slots=True)
@@ -68,8 +77,8 @@ class GatewayClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return Answer(0, trouble=f"the connection broke: {type(error).__name__}")
 
-    async def waiting(self) -> dict[str, int] | None:
-        """Return how many batch lines wait at the gateway, by owner; None: it does not say."""
+    async def flows(self) -> dict[str, Flow] | None:
+        """Return what the gateway holds of each person's batch work; None: it does not say."""
         headers = {"Authorization": f"Bearer {self._credential('live', '', '')}"}
         url = f"{settings.GATEWAY_URL}/internal/live"
         try:
@@ -79,11 +88,14 @@ class GatewayClient:
                 live = orjson.loads(await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError):
             return None
-        counts: dict[str, int] = {}
+        flows: dict[str, Flow] = defaultdict(Flow)
         for ticket in live.get("queued", ()):
             if ticket["service_class"] == "batch":
-                counts[ticket["user_id"]] = counts.get(ticket["user_id"], 0) + 1
-        return counts
+                flows[ticket["user_id"]].waiting += 1
+        for ticket in live.get("running", ()):
+            if ticket["service_class"] == "batch":
+                flows[ticket["user_id"]].in_flight += 1
+        return flows
 
     def _credential(self, scope: str, key_digest: str, batch_id: str) -> str:
         name = (scope, key_digest, batch_id)

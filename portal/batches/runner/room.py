@@ -26,7 +26,7 @@ from django.db import InterfaceError, OperationalError, connection
 
 from portal.batches import results
 from portal.batches.runner import store
-from portal.batches.runner.client import GatewayClient, request_body
+from portal.batches.runner.client import Flow, GatewayClient, request_body
 from portal.batches.runner.lane import LaneRun
 from portal.batches.runner.store import Claimed, Ended, Work
 from portal.batches.runner.verdict import MOST_FAILURES, Answer, Kind, Verdict, judge
@@ -257,18 +257,18 @@ class Room:
         return list(self.sends.values())
 
     async def _look(self) -> None:
-        """Read how many lines of each person wait at the gateway."""
+        """Read how many lines of each person are in flight and wait at the gateway."""
         while True:
             await asyncio.sleep(LOOK_S)
             if not self.sends:
                 continue
-            asked = [(lane, lane.window.sent_in_all) for lane in self.lanes.values()]
-            counts = await self.client.waiting()
-            if counts is None:
+            flows = await self.client.flows()
+            if flows is None:
                 continue
             now = time.monotonic()
-            for lane, sent_before in asked:
-                lane.window.read(counts.get(str(lane.owner_id), 0), now, sent_before)
+            for lane in self.lanes.values():
+                flow = flows.get(str(lane.owner_id), Flow())
+                lane.window.read(flow.in_flight, flow.waiting, now)
             self.wake.set()
 
     async def _leave(self) -> None:
