@@ -34,6 +34,7 @@ class LimitSpec:
     may_be_unlimited: bool = True  # whether an empty value ("no limit") may be set
     smallest: int = 0
     window: str = ""  # minute, day or month; "" for limits that are not counted over time
+    classes: tuple[str, ...] = CLASSES  # those in which it can bind
     is_enforced: bool = True
 
     @property
@@ -148,9 +149,9 @@ SPECS: tuple[LimitSpec, ...] = (
         name="enqueued_batch_tokens",
         label="Enqueued batch tokens",
         unit="tokens",
-        help="Most tokens of submitted batch jobs that have not been worked on yet.",
+        help="Most prompt tokens of submitted batch lines that have not ended.",
         pers=("person", "group"),
-        is_enforced=False,
+        classes=("batch",),
     ),
 )
 BY_NAME: Mapping[str, LimitSpec] = MappingProxyType({spec.name: spec for spec in SPECS})

@@ -111,7 +111,7 @@ def explain(
     return [
         _effective(spec, service_class, per, found.get((service_class, spec.name, per), {}))
         for spec in specs
-        if spec.is_enforced
+        if spec.is_enforced and service_class in spec.classes
         for per in spec.pers
     ]
 

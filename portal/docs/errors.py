@@ -60,6 +60,8 @@ ERRORS = (
     ErrorDoc("request_exceeds_limit", 400, "Prompt and longest answer together are more than a "
              "limit on tokens allows even when nothing of it is used; the answer names the limit.",
              "Lower max_tokens or shorten the prompt."),
+    ErrorDoc("token_limit_exceeded", 400, "The batch is larger than what your limit on enqueued "
+             "batch tokens has room for.", "Wait until lines have ended, or submit fewer."),
     ErrorDoc("queue_full_key", 429, "This key has as many requests waiting as it may.",
              "Send fewer at once. " + WAIT),
     ErrorDoc("queue_full_user", 429, "You have as many requests waiting as you may, over all "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from portal import charts
+from portal.batches import enqueued
 from portal.status import source
 from portal.status.source import Heard
 from quotas.models import User
@@ -92,6 +93,12 @@ def _gauge(person: User, item: Effective, heard: Heard, counted: Counts) -> Gaug
 
 def _live(person: User, item: Effective, heard: Heard) -> int | None:
     """Return what runs or waits now; per key, of the key that has most."""
+    if item.spec.name == enqueued.NAME:
+        return (
+            enqueued.of_person(person)
+            if item.per == "person"
+            else enqueued.of_group(person.group_id)
+        )
     if heard.live is None:
         return None
     tickets: Sequence[QueuedLive | RunningLive]

@@ -41,7 +41,7 @@ def _chosen(data: Any) -> tuple[LimitSpec, str]:
     known = {spec.name: spec for spec in _specs()}
     spec = known.get(data.get("limit", ""), next(iter(known.values())))
     service_class = "batch" if data.get("class") == "batch" else "interactive"
-    return spec, service_class
+    return spec, service_class if service_class in spec.classes else spec.classes[0]
 
 
 @require_safe

@@ -144,6 +144,8 @@ def check(
     spec = _spec(name)
     if service_class not in ServiceClass.values:
         raise ValidationError({"service_class": "The class is interactive or batch."})
+    if service_class not in spec.classes:
+        raise ValidationError({"service_class": f"{spec.name} binds {spec.classes[0]} only."})
     if per not in spec.pers:
         raise ValidationError({"per": f"{spec.name} is counted per {' or '.join(spec.pers)}."})
     if holder.level == Level.KEY and per != "key":

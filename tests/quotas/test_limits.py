@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import io
 import json
@@ -13,16 +14,24 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from quotas import directory
+from quotas import limits as registry
 from quotas.limits import SPECS, LimitSpec, offered
 from quotas.models import ApiKey, LimitRow, User
 from quotas.picture import take
 from quotas.services import limits
 from quotas.services.limits import EVERYONE, Holder
+from quotas.snapshots.windows import LARGEST_PER_MINUTE
 
 pytestmark = pytest.mark.django_db
 
 LEVELS = ("everyone", "group", "user", "key")
-MATRIX = [(spec, level) for spec in offered() for level in LEVELS]
+MATRIX = [
+    (spec, level, service_class)
+    for spec in offered()
+    for level in LEVELS
+    for service_class in spec.classes
+    if level != "key" or "key" in spec.pers
+]
 
 
 @pytest.fixture
@@ -49,9 +58,10 @@ def seen_by_gateway(key: ApiKey, spec: LimitSpec, service_class: str, per: str) 
 
 
 @pytest.mark.parametrize(
-    ("spec", "level"), MATRIX, ids=[f"{spec.name}-{level}" for spec, level in MATRIX]
+    ("spec", "level", "service_class"),
+    MATRIX,
+    ids=[f"{spec.name}-{level}-{service_class}" for spec, level, service_class in MATRIX],
 )
-@pytest.mark.parametrize("service_class", ["interactive", "batch"])
 def test_each_limit_at_each_level_binds_and_is_read_back(
     spec: LimitSpec, level: str, service_class: str, key: ApiKey
 ) -> None:
@@ -88,11 +98,25 @@ def test_a_misspelt_limit_is_refused_and_the_right_ones_are_named(alice: User) -
     assert not LimitRow.objects.exists()
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if not spec.is_enforced])
-def test_what_is_not_enforced_cannot_be_set(spec: LimitSpec, alice: User) -> None:
-    """A limit that would not bind is offered nowhere."""
+def test_what_would_not_bind_cannot_be_set(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that is not enforced, or not in this class, or for this level, is offered nowhere."""
+    common = {"holder": Holder(user=alice), "value": 1}
+    with pytest.raises(ValidationError, match="batch only"):
+        limits.set_limit(**common, service_class="interactive", name="enqueued_batch_tokens")
+    with pytest.raises(ValidationError, match="counted per"):
+        limits.set_limit(**common, service_class="batch", name="in_flight", per="group")
+    planned = dataclasses.replace(SPECS[0], name="planned", is_enforced=False)
+    monkeypatch.setattr(registry, "BY_NAME", {"planned": planned})
+    with pytest.raises(ValidationError, match="no limit"):
+        limits.set_limit(**common, service_class="batch", name="planned")
+
+
+def test_a_minute_s_worth_is_bounded_by_what_is_counted_exactly(alice: User) -> None:
+    """Beyond it Lua's doubles would round, and the limit would not be what was set."""
+    common = {"holder": Holder(user=alice), "service_class": "batch", "name": "tokens_per_minute"}
+    limits.set_limit(**common, value=LARGEST_PER_MINUTE)
     with pytest.raises(ValidationError):
-        limits.set_limit(holder=Holder(user=alice), service_class="batch", name=spec.name, value=1)
+        limits.set_limit(**common, value=LARGEST_PER_MINUTE + 1)
 
 
 @pytest.mark.parametrize("value", [-1, 2**53, 1.5, "7", True, None])

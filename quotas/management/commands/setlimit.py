@@ -45,11 +45,11 @@ class Command(BooksCommand):
             flags = " ".join(spec.flag for spec in offered())
             raise CommandError(f"Name at least one limit: {flags}")
         holder = _holder(options)
-        classes = [options["service_class"]] if options["service_class"] else CLASSES
+        chosen = options["service_class"]
         rows = []
         with plain_faults(), transaction.atomic():
-            for service_class in classes:
-                for spec, text in wanted:
+            for spec, text in wanted:
+                for service_class in [chosen] if chosen else spec.classes:
                     rows.append(_apply(holder, service_class, spec, text, options))
         if options["json"]:
             write_json(self.stdout, {"limits": rows})
