@@ -44,7 +44,8 @@ def violations(
     killed_s = [at_s for at_s, name in history.faults if name == "kill gateway"]
     lost_s = [at_s for at_s, name in history.faults if name in {"flush redis", "kill valkey"}]
     mine = [record for record in records if record.owner in caps]
-    kept = [record for record in mine if not checkers.copies_lost(record, killed_s, lost_s)]
+    lost = {record.mark for record in mine if checkers.copies_lost(record, killed_s, lost_s)}
+    kept = [record for record in mine if record.mark not in lost]
     return [
         *checkers.all_ended(history.calls, may_break=bool(killed_s)),
         *checkers.caps_held(mine, caps),
@@ -109,5 +110,5 @@ async def test_invariants_hold_through_faults(
     traces = [
         line for line in doomed.output.splitlines() if "Traceback" in line or "Error:" in line
     ]
-    assert found == [], "\n".join([f"seed {seed}, faults:\n{history}", *found[:20], *traces[-20:]])
+    assert found == [], "\n".join([f"seed {seed}, faults:\n{history}", *found[:20]])
     assert good > faults * 5, f"only {good} whole answers until {healed_s:.0f}"

@@ -180,3 +180,13 @@ def secret_free(secret: str, texts: Mapping[str, str]) -> list[str]:
     """I12: no part of a secret longer than the four characters people see is anywhere."""
     body = secret[7:-4]
     return [f"{where} holds the secret" for where, text in texts.items() if body[-12:] in text]
+
+
+def no_traces(output: str) -> list[str]:
+    """I15: our own programs explain what goes wrong in a line; none prints a stack trace."""
+    ours = ("gateway", "portal", "usage", "up ")
+    return [
+        f"a stack trace of {line.partition('|')[0].strip()}"
+        for line in output.splitlines()
+        if "Traceback (most recent call last)" in line and line.startswith(ours)
+    ]

@@ -184,3 +184,10 @@ def test_secret_free_sees_the_tail_of_a_secret() -> None:
     secret = "fw_int_0123456789abcdefghijklmnopqrstuvwxyz"
     assert checkers.secret_free(secret, {"log": "fw_int_012…wxyz"}) == []
     assert checkers.secret_free(secret, {"log": f"key={secret}"})
+
+
+def test_no_traces_sees_one_of_ours() -> None:
+    """A stack trace of a program of ours is found; the worker's library may print its own."""
+    trace = "| Traceback (most recent call last):"
+    assert checkers.no_traces(f"worker   {trace}\ngateway  | all is well") == []
+    assert checkers.no_traces(f"gateway-2{trace}") == ["a stack trace of gateway-2"]
