@@ -118,7 +118,7 @@ def responses(chunks: list[Fields]) -> Fields | None:
     for chunk in reversed(chunks):
         response = chunk.get("response")
         if isinstance(response, dict) and response.get("status") != "in_progress":
-            # Only the plain answer tells when it was completed: the moment the stream calls created.
+            # Only the plain answer tells when it was completed: when the stream says created.
             return {"completed_at": response.get("created_at"), **response}
     return None
 
