@@ -14,6 +14,7 @@ from gateway.fleet.breaker import Breaker, Event, State
 from gateway.fleet.health import Condition, Probes
 from gateway.fleet.pace import Pace
 from gateway.fleet.rates import Counters, Rates
+from gateway.measure.fingerprint import diff, fingerprint
 from quotas.snapshots.directory import ReplicaSnapshot
 from quotas.snapshots.live import EngineLive
 from quotas.snapshots.measured import Measured
@@ -229,7 +230,16 @@ class Replica:
             tokens_out_per_s=rates.tokens_out_per_s,
             tokens_in_per_s=rates.tokens_in_per_s,
             note=self.note(now_s),
+            settings_changed=self.settings_changed(),
         )
+
+    def settings_changed(self) -> tuple[str, ...]:
+        """Return the engine's settings that are not those it was measured with, by name."""
+        if self.measured is None or self.facts is None:
+            return ()
+        books = ("card", "beside.")  # what only the books know is not compared here
+        before = {n: v for n, v in self.measured.fingerprint.items() if not n.startswith(books)}
+        return tuple(d.name for d in diff(before, fingerprint(self.facts, slots=self._full())))
 
     def note(self, now_s: float) -> str:
         """Say in plain words what is wrong, or nothing."""

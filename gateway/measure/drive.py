@@ -207,6 +207,8 @@ class Drive:
                 await reader.read(answer.aiter_lines())
         except httpx.HTTPError as error:
             raise Void(f"The engine broke off: {type(error).__name__}.") from error
+        except ValueError as error:
+            raise Void("The engine sent an event that is not JSON.") from error
         found = reader.answer()
         self._prompts.learn(text, found.prompt_tokens)
         return found

@@ -16,6 +16,7 @@ from gateway.measure.drive import Stopped, Void
 RENEW_S = 2.0
 TIMEOUT_S = 2.0
 DRAIN_S = 900.0
+LOOK_S = 0.5
 
 
 class GatewayHold:
@@ -86,7 +87,7 @@ class GatewayHold:
                     f"The engine did not become free within {DRAIN_S:.0f} s: it is "
                     f"{engine.get('state', 'unknown')} and {held} slots are held."
                 )
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(LOOK_S)
 
     async def engine(self) -> dict[str, Any]:
         """Return how the gateway sees this engine now."""

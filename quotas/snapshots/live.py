@@ -30,6 +30,7 @@ class EngineLive:
     tokens_out_per_s: float | None
     tokens_in_per_s: float | None
     note: str = ""  # plain words when something is wrong
+    settings_changed: tuple[str, ...] = ()  # settings that differ from those it was measured with
 
 
 @dataclass(frozen=True, slots=True)

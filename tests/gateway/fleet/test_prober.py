@@ -17,6 +17,7 @@ from gateway.fleet import pace
 from gateway.fleet import replica as replica_module
 from gateway.fleet.prober import Fleet
 from gateway.ledger.interface import Ledger
+from gateway.measure.fingerprint import fingerprint
 from quotas.snapshots.addresses import allowed_hosts
 from quotas.snapshots.directory import Fleet as FleetSnapshot
 from quotas.snapshots.directory import PoolSnapshot, ReplicaSnapshot
@@ -96,6 +97,21 @@ async def test_a_real_llamacpp_is_found_with_its_slots_and_counters(llama: Llama
         assert engine.tokens_out_per_s
         assert engine.tokens_out_per_s > 0
         assert (engine.engine_running, engine.engine_waiting) == (0, 0)
+
+
+async def test_other_settings_than_those_measured_are_named(llama: LlamaServer) -> None:
+    """
+    A setting that differs from the measured fingerprint is named; the same settings are not.
+    """
+    async with watching(snapshot(llama.url, kind="llamacpp")) as (fleet, ledger):
+        await until(lambda: ledger.heard.get("r1", {}).get("slots") == 4)
+        same = fingerprint(fleet.replica("r1").facts, slots=4, card="A", sharing_mode="shared")
+        fleet.know_measured({"r1": Measured("run", same, 1.0, ((1, 1.0),))})
+        assert only(fleet).settings_changed == ()
+
+        other = {**same, "setting.n_ctx": "4096"}
+        fleet.know_measured({"r1": Measured("run", other, 1.0, ((1, 1.0),))})
+        assert only(fleet).settings_changed == ("setting.n_ctx",)
 
 
 async def test_a_restarted_llamacpp_is_a_new_incarnation_with_its_new_slots(
