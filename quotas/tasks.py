@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.utils import timezone
 
-from quotas import stores
+from quotas import quota_mail, stores
 from quotas.models import CapacityRun, Replica, User
 from quotas.services import capacity, partitions, people
 
@@ -35,6 +35,13 @@ def end_accounts() -> None:
     now = timezone.now()
     if User.objects.filter(is_active=True, ends_at__lte=now).exists():
         log.info("accounts_ended", count=people.end_accounts(now=now))
+
+
+@shared_task
+def warn_of_quotas() -> None:
+    """Mail people whose limits of the day or month are used up, or nearly."""
+    if sent := quota_mail.send(timezone.now()):
+        log.info("quota_mails", count=sent)
 
 
 @shared_task

@@ -16,7 +16,8 @@ from quotas.models import LimitRow, UsageHour
 from quotas.snapshots import windows
 from quotas.snapshots.counters import AS_OF, USED, ZONE, field
 
-WINDOWED = tuple(spec.name for spec in SPECS if spec.window in {"day", "month"})
+SPECS_OF_CALENDAR = tuple(spec for spec in SPECS if spec.window in {"day", "month"})
+WINDOWED = tuple(spec.name for spec in SPECS_OF_CALENDAR)
 OLD_S = 60.0
 _TOKENS = F("prompt_tokens") + F("completion_tokens")
 

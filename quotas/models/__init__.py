@@ -9,6 +9,7 @@ from quotas.models.capacity import (
 from quotas.models.engines import Card, Pool, Replica
 from quotas.models.keys import ApiKey, OldSecret, ServiceClass
 from quotas.models.limits import Level, LimitRow, Per
+from quotas.models.mails import QuotaMail
 from quotas.models.people import Group, User
 from quotas.models.requests import Invite, QuotaRequest
 from quotas.models.usage import (
@@ -34,6 +35,7 @@ __all__ = [
     "Per",
     "Pool",
     "PoolMinute",
+    "QuotaMail",
     "QuotaRequest",
     "RejectedMinute",
     "Replica",
