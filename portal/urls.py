@@ -9,6 +9,7 @@ from django.views.generic import RedirectView
 
 from portal.accounts import joining, seeing
 from portal.accounts import views as accounts
+from portal.capacity import views as capacity
 from portal.catalogue import views as catalogue
 from portal.docs import views as docs
 from portal.fairness import views as fairness
@@ -23,6 +24,8 @@ urlpatterns = [
     path("", home.dashboard, name="dashboard"),
     path("status/", status.page, name="status"),
     path("status.json", status.as_json, name="status-json"),
+    path("capacity/", capacity.index, name="capacity"),
+    path("capacity/<str:run_id>.json", capacity.raw, name="capacity-raw"),
     path("keys/", include("portal.keys.urls")),
     path("usage/", include("portal.usage.urls")),
     path("fairness/", fairness.page, name="fairness"),

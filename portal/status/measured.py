@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ class Published:
     chart: charts.LineChart | None
     prompt_tokens: int
     long_prompt: tuple[int, list[tuple[int, float]]] | None  # tokens, (at once, seconds)
+    other_settings: tuple[str, ...] = ()  # the engine's settings that are not those measured
 
     @property
     def settings_text(self) -> str:
@@ -42,7 +44,7 @@ class Published:
         )
 
 
-def of_run(run: CapacityRun, slots: int) -> Published:
+def of_run(run: CapacityRun, slots: int, other_settings: Iterable[str] = ()) -> Published:
     """Return a run's short prompts by concurrency, and its longest prompt."""
     points: list[dict[str, Any]] = list(run.report.get("points", []))
     lengths = sorted({point["planned_tokens"] for point in points})
@@ -59,6 +61,7 @@ def of_run(run: CapacityRun, slots: int) -> Published:
         chart=charts.line(drawn, slots) if drawn else None,
         prompt_tokens=lengths[0] if lengths else 0,
         long_prompt=_long(points, lengths[-1]) if len(lengths) > 1 else None,
+        other_settings=tuple(other_settings),
     )
 
 

@@ -48,7 +48,9 @@ def _past(card: reading.Reading) -> dict[str, Any]:
     days = history.days(names[0], now) if names else []
     return {
         "measured": [
-            measured.of_run(newest[name], slots.get(name, 0)) for name in names if name in newest
+            measured.of_run(newest[name], slots.get(name, 0), _changed(card, newest[name]))
+            for name in names
+            if name in newest
         ],
         "events": announcements.planned_and_past(now),
         "days": days,
@@ -56,6 +58,12 @@ def _past(card: reading.Reading) -> dict[str, Any]:
         "day_counts": dict(Counter(day.state for day in days)),
         "day": history.last_day(names[0], now) if names else None,
     }
+
+
+def _changed(card: reading.Reading, run: CapacityRun) -> tuple[str, ...]:
+    """Return the settings of the measured engine that are not those of the run."""
+    changed = (e.live.settings_changed for e in card.engines if e.live.name == run.replica_name)
+    return next(changed, ())
 
 
 @require_safe

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import redis
@@ -200,6 +201,24 @@ def published(pool: str) -> CapacityRun | None:
         )
         .order_by("-published_at")
         .first()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One setting that two fingerprints do not share; None: not there."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Difference, ...]:
+    """Return what differs between two fingerprints, by name."""
+    return tuple(
+        Difference(name, before.get(name), after.get(name))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
     )
 
 

@@ -29,6 +29,7 @@ class Stop:
 
 PUBLIC = (
     Stop("status", "/status/", signed_in=False),
+    Stop("capacity", "/capacity/", signed_in=False),
     Stop("sign-in", "/accounts/login/?next=/keys/", signed_in=False),
     Stop("forgotten", "/accounts/password/reset/", signed_in=False),
     Stop("docs", "/docs/", signed_in=False),
