@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 from portal import downloads
 from portal.usage import history, series
 from quotas import exports, reports
-from quotas.models import RejectedMinute, UsageEvent, User
+from quotas.models import Pool, RejectedMinute, UsageEvent, User
 from quotas.reports import Only
 
 TABS = (("24h", "24 hours"), ("7d", "7 days"), ("30d", "30 days"))
@@ -135,7 +135,7 @@ def requests_page(request: HttpRequest) -> HttpResponse:
         "filters": filters,
         "keys": keys,
         "rows": [(row, keys.get(row.key_id, row.key_id), _in_words(row)) for row in page.rows],
-        "models": _models(person),
+        "models": list(Pool.objects.values_list("name", flat=True)),
         "outcomes": history.OUTCOMES,
     }
     return render(request, "usage/requests.html", context)
@@ -143,10 +143,3 @@ def requests_page(request: HttpRequest) -> HttpResponse:
 
 def _in_words(row: UsageEvent) -> str:
     return history.OUTCOMES.get(row.outcome, row.outcome)
-
-
-def _models(person: User) -> list[str]:
-    """Return the models this person used in the last weeks, from the rollup."""
-    recent = reports.Period.last_days(30, now=timezone.now())
-    lines = reports.lines(("model",), recent, Only(user_id=person.pk))
-    return [str(line.values["model"]) for line in lines]
