@@ -28,6 +28,10 @@ class Buffers:
     held: int = 0
 
 
+def _ignore(_: object) -> None:
+    return
+
+
 class Answer:
     """Receives one call's answer; the request's loop takes it out again."""
 
@@ -161,8 +165,10 @@ class Answer:
             self.call.resume()
         return data
 
-    def drop(self) -> None:
-        """Nobody will read the rest."""
+    def forget(self) -> None:
+        """Nobody will read the rest, and nobody wants to hear of it."""
+        self.call = None
+        self._on_content = self._on_end = _ignore
         self._chunks.clear()
         self._buffers.held -= self._size
         self._size = 0

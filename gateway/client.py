@@ -174,6 +174,7 @@ class Client:
     def close(self) -> None:
         """The request is over."""
         self.finished = True
+        self.scope.get("extensions", {}).pop("fairway.left", None)
         if self._watcher is not None and not self._watcher.done() and not self.gone:
             self._watcher.cancel()
 

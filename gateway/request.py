@@ -58,7 +58,6 @@ class Request:
         self.story = Story(order, client)
         self.quotas = Standings(order.reservation)
         self.is_queued = False
-        self._line = relay.Line(self)
         self._granting: asyncio.Future[Grant] | None = None
         self._tries = 0
         self._recorded = False
@@ -67,35 +66,38 @@ class Request:
         """Serve it; nothing of it is left when this returns."""
         live = self.services.live
         live.add(self)
+        # The line knows the request and not the other way round: without rings of references a
+        # finished request is freed at once, and its memory is used again while it is warm.
+        line = relay.Line(self)
         try:
-            await self._serve()
+            await self._serve(line)
         except ClientGone:
             pass
         except GatewayError as error:
-            await self._refuse(error)
+            await self._refuse(line, error)
         except asyncio.CancelledError:
             self.story.expired = errors.shutting_down()
             raise
         except Exception:
             log.exception("request %s failed", self.client.request_id)
-            await self._refuse(GatewayError("Something went wrong in the gateway."))
+            await self._refuse(line, GatewayError("Something went wrong in the gateway."))
         finally:
             self._end()
             live.discard(self)
 
-    async def _serve(self) -> None:
+    async def _serve(self, line: relay.Line) -> None:
         self.client.watch()
         ticket = self._ticket()
         if self.order.caller.end_user:
             write_key(self.services.ledger, self.order.caller.key, self.order.caller.user_id)
         granting = self.services.ledger.admit(ticket)
         self.quotas.ask(self.services.ledger)
-        grant = await self._wait_for(granting)
+        grant = await self._wait_for(line, granting)
         while True:
             answer = self._start(grant)
-            if await self._line.forward(answer):
+            if await line.forward(answer):
                 return
-            grant = await self._again(answer, grant)
+            grant = await self._again(line, answer, grant)
 
     # Admit
 
@@ -124,13 +126,13 @@ class Request:
             interrupted=self.story.interrupted() if services.config.ledger == "redis" else b"",
         )
 
-    async def _wait_for(self, granting: asyncio.Future[Grant]) -> Grant:
+    async def _wait_for(self, line: relay.Line, granting: asyncio.Future[Grant]) -> Grant:
         """Wait in line; raises when it was turned away, put out of the queue, or left alone."""
         self._granting = granting
         granting.add_done_callback(self._spoken)
         if not granting.done():
             self.is_queued = True
-            await self._line.queue(granting)
+            await line.queue(granting)
             self.is_queued = False
         if self.client.gone or self.story.expired is not None:
             self._abandon(granting)
@@ -248,7 +250,7 @@ class Request:
         if answer.status == 200 and (answer.passed or answer.error is None):
             self._settle()
 
-    async def _again(self, answer: Answer, grant: Grant) -> Grant:
+    async def _again(self, line: relay.Line, answer: Answer, grant: Grant) -> Grant:
         """Go back into the queue with the old rank after an answer that may be tried elsewhere."""
         is_busy = answer.status in (429, 503)
         self.story.grant = None
@@ -259,9 +261,9 @@ class Request:
         else:
             self.services.metrics.retries.inc()
         ledger = self.services.ledger
-        again = await self._wait_for(
-            ledger.put_back(self.client.request_id, avoid=grant.replica_id)
-        )
+        answer.forget()
+        put_back = ledger.put_back(self.client.request_id, avoid=grant.replica_id)
+        again = await self._wait_for(line, put_back)
         is_same = again.replica_id == grant.replica_id
         if is_same and not is_busy and not isinstance(answer.error, ConnectFailed):
             # Nobody else is up, and what broke this replica once may do so again.
@@ -358,7 +360,7 @@ class Request:
 
     # Ends
 
-    async def _refuse(self, error: GatewayError) -> None:
+    async def _refuse(self, line: relay.Line, error: GatewayError) -> None:
         """Tell the client what is wrong, in the shape it expects at this moment."""
         self.story.status = self.story.status or error.status
         if error.outcome is not None:
@@ -366,7 +368,7 @@ class Request:
         elif self.story.grant is None and not self._recorded:
             self.services.metrics.rejected.labels(error.code).inc()
             self.services.outbox.rejected(self.order.caller.key.key_id, error.code)
-        await self._line.tell(error)
+        await line.tell(error)
 
     def _end(self) -> None:
         """Leave nothing behind, whichever way it ended."""
@@ -377,7 +379,7 @@ class Request:
             answer.call.close()
         self._settle()
         if answer is not None:
-            answer.drop()
+            answer.forget()
         self.client.close()
 
     def tick(self, now: float) -> None:

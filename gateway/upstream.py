@@ -94,7 +94,7 @@ class _Connection(asyncio.Protocol):
         self._answered = False  # the final answer's head was seen
         self._until_close = False
         self.bytes_seen = False
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     # What the event loop calls
 
@@ -103,7 +103,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.bytes_seen = True
-        if self.call is None:
+        if self.call is None or self._parser is None:
             self.abort()  # an engine that speaks without being asked is not to be trusted
             return
         try:
@@ -114,6 +114,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self._parser = None  # it holds this connection as this connection holds it
         if self._writable is not None:
             self._writable.set()
         if self.call is None:
@@ -140,7 +141,7 @@ class _Connection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
+        status = self._parser.get_status_code() if self._parser is not None else 0
         if status < 200:
             return  # an interim answer; the real one follows
         self._answered = True
@@ -154,7 +155,7 @@ class _Connection(asyncio.Protocol):
             self.call.receiver.body(body)
 
     def on_message_complete(self) -> None:
-        if self._answered:
+        if self._answered and self._parser is not None:
             self._finish(reusable=self._parser.should_keep_alive())
 
     # Ends
