@@ -24,6 +24,7 @@ from quotas.snapshots.live import Live
 
 LATELY = dt.timedelta(days=7)
 SAMPLE = 400
+BATCH = "batch"
 OUTPUT_GUESS = 256  # tokens of an answer when nothing like it was ever seen
 SPREAD = (0.75, 1.4)  # how much sooner or later than said it may well be
 OWN_RATE_FROM_LINES = 8
@@ -77,25 +78,61 @@ def pace_of(model: str, owner_id: int) -> Pace | None:
     lately = UsageEvent.objects.filter(
         model=model, arrived_at__gt=since, outcome="served", completion_tokens__gt=0
     ).order_by("-arrived_at")
-    rows = list(
-        lately.values_list(
-            "user_id", "service_class", "completion_tokens", "duration_ms", "queue_wait_ms",
-            "ttft_ms", "prompt_tokens", "cached_tokens",
-        )[:SAMPLE]
-    )  # fmt: skip
-    if not rows:
+    rows = lately.values_list(
+        "user_id", "service_class", "completion_tokens", "duration_ms", "queue_wait_ms",
+        "ttft_ms", "prompt_tokens", "cached_tokens", "stream",
+    )[:SAMPLE]  # fmt: skip
+    return pace_from([Sample(*row) for row in rows], owner_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One served request of the books."""
+
+    user_id: int
+    service_class: str
+    completion_tokens: int
+    duration_ms: int
+    queue_wait_ms: int | None
+    ttft_ms: int | None
+    prompt_tokens: int
+    cached_tokens: int | None
+    stream: bool
+
+    @property
+    def held_s(self) -> float:
+        """Return how long it held its slot."""
+        return max(0.0, self.duration_ms - (self.queue_wait_ms or 0)) / 1000
+
+    @property
+    def reading_s(self) -> float:
+        """Return how long its prompt was read; only a stream shows when that was over."""
+        if not self.stream or self.ttft_ms is None:
+            return 0.0
+        return min(self.held_s, max(0.0, self.ttft_ms - (self.queue_wait_ms or 0)) / 1000)
+
+    @property
+    def read_tokens(self) -> int:
+        """Return the prompt tokens that no cache held."""
+        return max(1, self.prompt_tokens - (self.cached_tokens or 0))
+
+
+def pace_from(samples: Sequence[Sample], owner_id: int) -> Pace | None:
+    """Return the pace of these requests; what is not reading is writing."""
+    if not samples:
         return None
-    own = [row[2] for row in rows if row[0] == owner_id and row[1] == "batch"]
-    lengths = own if len(own) >= OWN_RATE_FROM_LINES else [row[2] for row in rows]
-    held = first = written = read = 0.0
-    for _, _, completion, duration, wait, ttft, prompt, cached in rows:
-        seconds = max(0.0, duration - (wait or 0)) / 1000
-        reading = min(seconds, max(0.0, (ttft or 0) - (wait or 0)) / 1000)
-        held, first = held + seconds, first + reading
-        written, read = written + completion, read + max(1, prompt - (cached or 0))
+    own = [
+        s.completion_tokens for s in samples if (s.user_id, s.service_class) == (owner_id, BATCH)
+    ]
+    lengths = own if len(own) >= OWN_RATE_FROM_LINES else [s.completion_tokens for s in samples]
+    streams = [s for s in samples if s.stream and s.ttft_ms is not None]
+    prompt_s = sum(s.reading_s for s in streams) / max(1, sum(s.read_tokens for s in streams))
+    held = sum(s.held_s for s in samples)
+    reading = prompt_s * sum(s.read_tokens for s in samples)
+    written = sum(s.completion_tokens for s in samples)
     return Pace(
-        prompt_token_s=first / read,
-        output_token_s=(held - first) / written,
+        prompt_token_s=prompt_s,
+        output_token_s=max(0.0, held - reading) / max(1, written),
         output_tokens=sum(lengths) / len(lengths),
     )
 

@@ -124,6 +124,44 @@ def test_jobs_ahead_delay_by_no_more_than_their_own_work() -> None:
     assert alone.soonest_s < alone.end_s < alone.latest_s
 
 
+def sample(**changes: object) -> estimate.Sample:
+    """Return a request that wrote 100 tokens in two seconds after waiting one."""
+    usual = {
+        "user_id": 1, "service_class": "batch", "completion_tokens": 100, "duration_ms": 3000,
+        "queue_wait_ms": 1000, "ttft_ms": 3000, "prompt_tokens": 50, "cached_tokens": None,
+        "stream": False,
+    }  # fmt: skip
+    return estimate.Sample(**(usual | changes))  # type: ignore[arg-type]
+
+
+def test_a_plain_answer_says_nothing_of_its_prompt() -> None:
+    """Without streams all time a slot was held counts as writing; waiting never does."""
+    pace = estimate.pace_from([sample()] * 3, owner_id=1)
+
+    assert pace is not None
+    assert (pace.prompt_token_s, pace.output_token_s) == (0.0, pytest.approx(0.02))
+
+
+def test_a_stream_shows_when_its_prompt_was_read() -> None:
+    """The time to the first token is reading, cached tokens apart."""
+    pace = estimate.pace_from(
+        [sample(stream=True, ttft_ms=2000, prompt_tokens=150, cached_tokens=50)], owner_id=1
+    )
+
+    assert pace is not None
+    assert pace.prompt_token_s == pytest.approx(0.01)
+    assert pace.output_token_s == pytest.approx(0.01)
+
+
+def test_own_lines_tell_the_length_of_answers_better_than_others() -> None:
+    """With enough lines of one's own, other people's chats no longer count."""
+    others = [sample(user_id=2, completion_tokens=900)] * 20
+    pace = estimate.pace_from([*others, *[sample(completion_tokens=30)] * 8], owner_id=1)
+
+    assert pace is not None
+    assert pace.output_tokens == 30
+
+
 def test_the_chart_fits_its_frame() -> None:
     """Every bar stays between the axis and the top, the highest near it."""
     now = dt.datetime(2026, 11, 29, tzinfo=dt.UTC)
