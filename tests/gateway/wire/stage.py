@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import redis
 
+from gateway.charges import COUNTED
 from portal.processes import die_with_parent
 from quotas.snapshots import directory as published
 from quotas.snapshots import keyformat
@@ -26,6 +27,7 @@ from tests.rig.network import free_port
 from tests.rig.seeding import ROOT
 from tests.rig.waiting import wait_until
 
+LIMITS = (*COUNTED, "in_flight", "queued", "max_output_tokens", "max_prompt_tokens")
 SECRET_KEY = "a secret key for the wire tests, long enough"
 
 
@@ -83,19 +85,15 @@ class Books:
     def key(self, name: str = "alice", service_class: str = "interactive", **changes: Any) -> str:
         """Make a key and return its secret; `in_flight` and the like set its limits."""
         secret = keyformat.generate(service_class)
-        of_key = {
-            limit: changes.pop(limit)
-            for limit in ("in_flight", "queued", "max_output_tokens", "max_prompt_tokens")
-            if limit in changes
-        }
+        of_key = {limit: changes.pop(limit) for limit in LIMITS if limit in changes}
         models = changes.pop("allowed_models", None)
         of_person = changes.pop("person", {})
         of_group = changes.pop("group", {})
         limits = Limits(key=of_key, person=of_person, group=of_group, allowed_models=models)
-        changes = {"state": "live", "expires_at": None} | changes
+        changes = {"state": "live", "expires_at": None, "group_id": "g1"} | changes
         self.keys[keyformat.digest(secret)] = KeySnapshot(
             key_id=f"k{len(self.keys) + 1}", name=name, user_id=f"u-{name}", user_name=name,
-            group_id="g1", service_class=service_class,
+            service_class=service_class,
             interactive=limits, batch=limits, masked=keyformat.masked(secret), **changes,
         )  # fmt: skip
         self.publish()

@@ -197,6 +197,27 @@ async def test_a_minute_is_a_rate_limit(pair: Gateways) -> None:
     assert later.status_code == 200
 
 
+@pytest.mark.parametrize("per", ["key", "person", "group"])
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("requests_per_minute", 1), *((f"tokens_per_{w}", 150) for w in ("minute", "day", "month"))],
+)
+async def test_each_counted_limit_binds(pair: Gateways, name: str, limit: int, per: str) -> None:
+    """
+    Whatever it counts and over whom: the first request fits, the second is refused by its name.
+    """
+    who = f"{name}-{per}"
+    if per == "key":
+        secret = open_key(pair[0], who, **{name: limit})
+    else:
+        secret = open_key(pair[0], who, group_id=f"g-{who}", **{per: {name: limit}})
+    first, second = [(await at_once(pair, secret, 1, max_tokens=95))[0] for _ in range(2)]
+
+    assert (first.status_code, second.status_code) == (200, 429)
+    told = second.json()["error"]["quota"]
+    assert (told["name"], told["per"], told["limit"]) == (name, per, limit)
+
+
 async def test_screen_header_and_gate_tell_one_number(pair: Gateways) -> None:
     """
     The card of either gateway, the portal's question and the header of an answer agree.
