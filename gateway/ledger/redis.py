@@ -48,8 +48,6 @@ RECONNECT_S = 0.05
 #: Errors of a server that will answer soon.
 TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "READONLY", "CLUSTERDOWN")
 RECOUNT_S = 60.0
-#: A picture of the ledger is at most this old when shown.
-VIEW_AGE_S = 0.5
 VIEW_TIMEOUT_S = 2.0
 
 
@@ -87,7 +85,6 @@ class RedisLedger(LedgerShell):
         self._is_closing = False
         self._rows: list[op.Row] = []
         self._looking: asyncio.Future[list[op.Row]] | None = None
-        self._view: tuple[float, LedgerView] | None = None
         #: Differences between counts and recount last time; exported as `ledger_mismatch`.
         self.mismatches: list[str] = []
         self.script_errors = 0
@@ -302,14 +299,9 @@ class RedisLedger(LedgerShell):
 
     async def view(self) -> LedgerView:
         """Return the whole picture; also recounts everything the ledger counts."""
-        loop = asyncio.get_running_loop()
-        if self._view is not None and loop.time() - self._view[0] < VIEW_AGE_S:
-            return self._view[1]
         state = await self.recount()
         # Looking ahead costs a second with a full queue; streams must not wait for it.
-        view = await asyncio.to_thread(forecast.view, state, {}, is_open=self.batch.is_open)
-        self._view = (loop.time(), view)
-        return view
+        return await asyncio.to_thread(forecast.view, state, {}, is_open=self.batch.is_open)
 
     async def glance(self) -> LedgerView:
         """Return the picture without expected waits and positions."""

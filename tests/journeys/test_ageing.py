@@ -61,6 +61,8 @@ async def full_engine(
 ) -> AsyncIterator[None]:
     """Keep the only slot taken for the length of a `with` block."""
     wait_until(narrow.idle, 5, "the narrow engine is idle")
+    # The picture is up to a second old: whoever waited in the test before must be gone from it.
+    wait_until(lambda: queued(product) == 0, 5, "nobody waits")
     mark = f"{SLOT_HOLDER} {next(NAMES)}"
     holder = asyncio.create_task(client.ask(key, chat("narrow", mark)))
     await until(lambda: any(record.mark == mark for record in narrow.records()), holder)
