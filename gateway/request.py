@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from gateway import dispatch, errors, intake, relay
+from gateway import aftermath, dispatch, errors, intake, relay
 from gateway.answer import Answer
 from gateway.client import Client
 from gateway.core import affinity, fields
@@ -33,9 +33,6 @@ from quotas.snapshots.directory import ReplicaSnapshot
 log = logging.getLogger("fairway.request")
 
 MOST_TRIES = 2
-# llama.cpp frees a slot only after the batch it computes; its slot stays ours that much longer.
-LINGER_S = 0.5
-LINGER_IN_PREFILL_S = 2.0
 PREFILL_PER_S = 500  # tokens; slower than any engine worth its slot, for time limits only
 
 
@@ -164,7 +161,7 @@ class Request:
             self._recorded = True
             record = self.story.record(outcome)
             ledger.release(ticket_id, Settlement(outcome, 0, 0, 0, record))
-            self._count(outcome)
+            aftermath.count(self.story, outcome, self.services.metrics)
             return
         ledger.cancel(ticket_id, outcome)
         if not isinstance(self.story.expired, errors.Rejected):
@@ -175,7 +172,7 @@ class Request:
         if not self._recorded:
             self._recorded = True
             self.services.outbox.append(self.story.record(outcome))
-            self._count(outcome)
+            aftermath.count(self.story, outcome, self.services.metrics)
 
     # Forward
 
@@ -314,49 +311,14 @@ class Request:
             completion_tokens=story.completion_tokens(),
             record=story.record(outcome),
         )
-        release, linger_s = services.ledger.release, self._linger_s(grant)
+        replica = services.directory.replica(grant.replica_id)
+        release, linger_s = services.ledger.release, aftermath.linger_s(story, replica)
         if linger_s:
             self.client.loop.call_later(linger_s, release, self.client.request_id, settlement)
         else:
             release(self.client.request_id, settlement)
-        self._learn(grant)
-        self._count(outcome)
-
-    def _linger_s(self, grant: Grant) -> float:
-        """Return how much longer than our call the engine holds the slot."""
-        replica, answer = self.services.directory.replica(grant.replica_id), self.story.answer
-        if replica is None or replica.kind != "llamacpp" or answer is None:
-            return 0.0
-        if answer.call is None or not isinstance(answer.error, Closed):
-            return 0.0
-        return LINGER_S if answer.first_content_s else LINGER_IN_PREFILL_S
-
-    def _learn(self, grant: Grant) -> None:
-        """Let the next estimates be better."""
-        answer, asked, estimator = self.story.answer, self.order.asked, self.services.estimator
-        if answer is None or answer.usage.prompt_tokens is None:
-            return
-        usage, pool = answer.usage, self.order.pool.name
-        prompt, completion = answer.usage.prompt_tokens, usage.completion_tokens or 0
-        if not asked.images and not asked.prompt_ids:
-            estimator.learn_prompt(pool, asked.characters, prompt)
-        if usage.whole:
-            estimator.learn_session(self.order.session, grant.replica_id, prompt + completion)
-            estimator.learn_output(self.order.caller.user_id, pool, completion)
-
-    def _count(self, outcome: Outcome) -> None:
-        story, answer = self.story, self.story.answer
-        seen = self.services.metrics.of(*self.order.labels)
-        seen.ended(outcome)
-        if story.grant is not None:
-            seen.queue_wait.observe(story.grant.queue_wait_ms / 1000)
-        if answer is None:
-            return
-        if (first_s := story.first_content_s()) is not None:
-            seen.ttft.observe(first_s - self.client.arrived_s)
-        seen.prompt.inc(story.prompt_tokens())
-        seen.cached.inc(answer.usage.cached_tokens or 0)
-        seen.completion.inc(story.completion_tokens())
+        aftermath.learn(story, services.estimator)
+        aftermath.count(story, outcome, services.metrics)
 
     # Ends
 

@@ -19,39 +19,30 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Protocol, cast
 from urllib.parse import urlsplit
 
-import httptools
+from gateway.connection import (
+    Broken,
+    Closed,
+    ConnectFailed,
+    Connection,
+    Receiver,
+    UpstreamError,
+)
+
+__all__ = [
+    "Broken",
+    "Call",
+    "Closed",
+    "ConnectFailed",
+    "Receiver",
+    "Target",
+    "Upstream",
+    "UpstreamError",
+]
 
 REUSE_S = 2.5  # half of the idle time after which engines close
 CONNECT_S = 5.0
-_READ_LIMIT = 256 * 1024
-
-
-class UpstreamError(Exception):
-    """The way to the engine, or the engine's end of it, broke."""
-
-
-class ConnectFailed(UpstreamError):
-    """No connection came about; the engine saw nothing of the request."""
-
-
-class Broken(UpstreamError):
-    """The connection ended before the answer did."""
-
-
-class Closed(UpstreamError):
-    """We closed it ourselves."""
-
-
-class Receiver(Protocol):
-    """Who takes an answer."""
-
-    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
-    def body(self, data: bytes) -> None: ...
-    def end(self) -> None: ...
-    def lost(self, error: UpstreamError) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -81,117 +72,6 @@ class Target:
         return f"{host}:{self.port}"
 
 
-class _Connection(asyncio.Protocol):
-    """One connection; between calls it lies in the pool."""
-
-    def __init__(self) -> None:
-        self.call: Call | None = None
-        self.transport: asyncio.Transport | None = None
-        self.closed = False
-        self.idle_since = 0.0
-        self._writable: asyncio.Event | None = None
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._answered = False  # the final answer's head was seen
-        self._until_close = False
-        self.bytes_seen = False
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-
-    # What the event loop calls
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-
-    def data_received(self, data: bytes) -> None:
-        self.bytes_seen = True
-        if self.call is None or self._parser is None:
-            self.abort()  # an engine that speaks without being asked is not to be trusted
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self._fail(Broken(f"not HTTP: {error}"))
-            self.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
-        self._parser = None  # it holds this connection as this connection holds it
-        if self._writable is not None:
-            self._writable.set()
-        if self.call is None:
-            return
-        if self._answered and self._until_close and exc is None:
-            self._finish(reusable=False)
-        else:
-            self._fail(Broken(str(exc) if exc else "connection closed early"))
-
-    def pause_writing(self) -> None:
-        if self._writable is not None:
-            self._writable.clear()
-
-    def resume_writing(self) -> None:
-        if self._writable is not None:
-            self._writable.set()
-
-    # What the parser calls
-
-    def on_message_begin(self) -> None:
-        self._headers = []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code() if self._parser is not None else 0
-        if status < 200:
-            return  # an interim answer; the real one follows
-        self._answered = True
-        names = {name for name, _ in self._headers}
-        self._until_close = not names & {b"content-length", b"transfer-encoding"}
-        if self.call is not None:
-            self.call.receiver.head(status, self._headers)
-
-    def on_body(self, body: bytes) -> None:
-        if self.call is not None:
-            self.call.receiver.body(body)
-
-    def on_message_complete(self) -> None:
-        if self._answered and self._parser is not None:
-            self._finish(reusable=self._parser.should_keep_alive())
-
-    # Ends
-
-    def _finish(self, *, reusable: bool) -> None:
-        call, self.call = self.call, None
-        if call is not None:
-            call.finished(self, reusable=reusable and not self.closed)
-
-    def _fail(self, error: UpstreamError) -> None:
-        call, self.call = self.call, None
-        if call is not None:
-            call.failed(self, error)
-
-    def start(self, call: Call, head: bytes) -> None:
-        """Send a request."""
-        self.call = call
-        self.bytes_seen = self._answered = self._until_close = False
-        if self.transport is not None:
-            self.transport.write(head)
-
-    async def drained(self) -> None:
-        """Wait until more of a request body may be written."""
-        if self._writable is None:
-            self._writable = asyncio.Event()
-            self._writable.set()
-        if self.transport is not None and self.transport.get_write_buffer_size() > 65536:
-            await self._writable.wait()
-
-    def abort(self) -> None:
-        """Close without waiting for anything."""
-        self.closed = True
-        if self.transport is not None:
-            self.transport.abort()
-
-
 @dataclass(eq=False, slots=True)
 class Call:
     """One request on its way; what its owner holds."""
@@ -201,7 +81,7 @@ class Call:
     request: bytes  # head, and body unless that is streamed
     pool: Upstream
     streamed: bool = False  # the body follows by `write`: it cannot be sent twice
-    connection: _Connection | None = None
+    connection: Connection | None = None
     ready: asyncio.Event | None = None
     over: bool = False
     _reused: bool = False
@@ -235,7 +115,7 @@ class Call:
         if self.ready is not None:
             self.ready.set()
 
-    def finished(self, connection: _Connection, *, reusable: bool) -> None:
+    def finished(self, connection: Connection, *, reusable: bool) -> None:
         """The answer is whole (called by the connection)."""
         self.connection = None
         if reusable and self.target.reuse and not self.streamed:
@@ -248,7 +128,7 @@ class Call:
             self.over = True
             self.receiver.end()
 
-    def failed(self, connection: _Connection, error: UpstreamError) -> None:
+    def failed(self, connection: Connection, error: UpstreamError) -> None:
         """The connection broke (called by the connection)."""
         self.connection = None
         if self._reused and not connection.bytes_seen and not self.over and not self._retried:
@@ -314,7 +194,7 @@ class Upstream:
     ) -> None:
         self.loop = loop
         self.resent = 0  # requests sent again because a kept connection had died
-        self._idle: dict[Target, deque[_Connection]] = {}
+        self._idle: dict[Target, deque[Connection]] = {}
         self._reuse_s = reuse_s
         self._clock = clock
 
@@ -326,7 +206,7 @@ class Upstream:
         call.begin()
         return call
 
-    def take(self, target: Target) -> _Connection | None:
+    def take(self, target: Target) -> Connection | None:
         """Return an idle connection that is still good; the newest first."""
         stack = self._idle.get(target)
         good_since = self._clock() - self._reuse_s
@@ -337,20 +217,20 @@ class Upstream:
             connection.abort()
         return None
 
-    def give_back(self, target: Target, connection: _Connection) -> None:
+    def give_back(self, target: Target, connection: Connection) -> None:
         """Keep a connection for the next request."""
         connection.idle_since = self._clock()
         self._idle.setdefault(target, deque()).append(connection)
 
-    async def open(self, target: Target) -> _Connection:
+    async def open(self, target: Target) -> Connection:
         """Connect."""
         async with asyncio.timeout(CONNECT_S):
             if target.socket_path:
-                _, made = await self.loop.create_unix_connection(_Connection, target.socket_path)
+                _, made = await self.loop.create_unix_connection(Connection, target.socket_path)
                 return made
             context = ssl.create_default_context() if target.tls else None
             _, made = await self.loop.create_connection(
-                _Connection, target.host, target.port, ssl=context
+                Connection, target.host, target.port, ssl=context
             )
             return made
 

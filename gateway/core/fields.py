@@ -11,23 +11,13 @@ Rule 3: no I/O, no clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 
+from gateway.core.prompt import BadField, Kind, Prompt, Rules
 
-class Kind(StrEnum):
-    """The shape of a route's body and answer."""
-
-    CHAT = "chat"
-    COMPLETIONS = "completions"
-    EMBEDDINGS = "embeddings"
-    RESPONSES = "responses"
-    MESSAGES = "messages"
-    COUNT_TOKENS = "count_tokens"
-
+__all__ = ["BadField", "Kind", "Rules"]
 
 ROUTES = {
     "/v1/chat/completions": Kind.CHAT,
@@ -84,23 +74,12 @@ ALLOWED: dict[Kind, frozenset[str]] = {
     ),
     Kind.COUNT_TOKENS: _names("model messages system tools tool_choice thinking"),
 }
-_PROMPT_FIELD = {
-    Kind.CHAT: "messages",
-    Kind.COMPLETIONS: "prompt",
-    Kind.EMBEDDINGS: "input",
-    Kind.RESPONSES: "input",
-    Kind.MESSAGES: "messages",
-    Kind.COUNT_TOKENS: "messages",
-}
 _MAX_TOKENS_FIELDS = {
     Kind.CHAT: ("max_completion_tokens", "max_tokens"),
     Kind.COMPLETIONS: ("max_tokens",),
     Kind.RESPONSES: ("max_output_tokens",),
     Kind.MESSAGES: ("max_tokens",),
 }
-_CONVERSES = frozenset({Kind.CHAT, Kind.MESSAGES, Kind.COUNT_TOKENS})
-_NOT_TEXT = _names("type id role detail media_type format name call_id tool_call_id")
-_DEPTH_LIMIT = 64
 # Names a client can never send through, whatever an installation allows on top: they decide about
 # order, slots or other people's caches, or are other names for a limit.
 NEVER_FROM_CLIENTS = _names(
@@ -109,24 +88,6 @@ NEVER_FROM_CLIENTS = _names(
     " prompt_embeds chat_template mm_processor_kwargs"
 )
 _SET_ANEW = frozenset({"stream", "stream_options"})
-
-
-class BadField(ValueError):
-    """The body asks for something it may not or cannot have."""
-
-    def __init__(self, message: str, param: str | None = None, code: str = "invalid_request"):
-        super().__init__(message)
-        self.param = param
-        self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the installation allows."""
-
-    extra_fields: frozenset[str] = frozenset()
-    media_hosts: frozenset[str] = frozenset()
-    embedding_inputs: int = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +115,7 @@ def read(kind: Kind, body: bytes, rules: Rules) -> Asked:
     if not isinstance(model, str) or not model:
         raise BadField("The field `model` must name a model.", "model", "model_missing")
     allowed = (ALLOWED[kind] | rules.extra_fields) - NEVER_FROM_CLIENTS
-    prompt = _Prompt(rules)
+    prompt = Prompt(rules)
     prompt.read(kind, fields)
     options = fields.get("stream_options")
     return Asked(
@@ -218,132 +179,6 @@ def _weight(kind: Kind, fields: dict[str, Any], prompts: int) -> int:
     if best_of is not None and best_of < n:
         raise BadField("`best_of` must not be less than `n`.", "best_of")
     return max(n, best_of or 1) * max(prompts, 1)
-
-
-class _Prompt:
-    """Walks the prompt once: counts it and looks at the addresses in it."""
-
-    def __init__(self, rules: Rules) -> None:
-        self.characters = 0
-        self.ids = 0
-        self.count = 1  # prompts in one body
-        self.images = 0
-        self._rules = rules
-
-    def read(self, kind: Kind, fields: dict[str, Any]) -> None:
-        name = _PROMPT_FIELD[kind]
-        value = fields.get(name)
-        if value is None or value == [] or value == "":
-            raise BadField(f"`{name}` must not be missing or empty.", name)
-        if kind in _CONVERSES or (kind is Kind.RESPONSES and isinstance(value, list)):
-            self._messages(value, name)
-        else:
-            self._prompts(kind, value, name)
-        for part in ("system", "instructions"):
-            if part in ALLOWED[kind] and fields.get(part):
-                self._text(fields[part], part)
-        for part in ("tools", "functions"):
-            if part in ALLOWED[kind] and fields.get(part):
-                self.characters += len(orjson.dumps(fields[part]))
-
-    def _messages(self, messages: Any, name: str) -> None:
-        if not isinstance(messages, list):
-            raise BadField(f"`{name}` must be a list.", name)
-        for number, message in enumerate(messages):
-            if not isinstance(message, dict):
-                raise BadField(f"`{name}[{number}]` must be an object.", name)
-            if not isinstance(message.get("role"), str) and "type" not in message:
-                raise BadField(f"`{name}[{number}].role` must be a text.", name)
-            content = message.get("content")
-            if isinstance(content, str):
-                self.characters += len(content)
-            else:
-                self._text(content, f"{name}[{number}].content")
-            for extra in ("tool_calls", "arguments", "output", "reasoning_content"):
-                if value := message.get(extra):
-                    self._text(value, f"{name}[{number}].{extra}")
-
-    def _prompts(self, kind: Kind, value: Any, name: str) -> None:
-        if isinstance(value, str):
-            self.characters += len(value)
-            return
-        if not isinstance(value, list):
-            raise BadField(f"`{name}` must be a text, tokens, or a list of them.", name)
-        if type(value[0]) is int:
-            self._ids(value, name)
-            return
-        limit = self._rules.embedding_inputs
-        if kind is Kind.EMBEDDINGS and len(value) > limit:
-            raise BadField(f"`{name}` may hold at most {limit} inputs.", name)
-        self.count = len(value)
-        for one in value:
-            if isinstance(one, list):
-                self._ids(one, name)
-            elif isinstance(one, str):
-                self.characters += len(one)
-            else:
-                raise BadField(f"`{name}` must be a text, tokens, or a list of them.", name)
-
-    def _ids(self, value: list[Any], name: str) -> None:
-        if not value or not all(type(token) is int and token >= 0 for token in value):
-            raise BadField(f"`{name}` must be a list of token numbers.", name)
-        self.ids += len(value)
-
-    def _text(self, content: Any, where: str, depth: int = 0) -> None:
-        """Count a content of any shape."""
-        if isinstance(content, str):
-            self.characters += len(content)
-            return
-        if depth > _DEPTH_LIMIT:
-            raise BadField(f"`{where}` is nested too deep.", where)
-        if isinstance(content, list):
-            for part in content:
-                self._text(part, where, depth + 1)
-        elif isinstance(content, dict):
-            for name, value in content.items():
-                self._named(content, name, value, where, depth)
-
-    def _named(
-        self, content: dict[str, Any], name: str, value: Any, where: str, depth: int
-    ) -> None:
-        if _names_an_address(name):
-            self._address(value, f"{where}.{name}")
-        elif name == "data" and isinstance(value, str):
-            self.images += 1  # inline bytes are not text
-        elif name not in _NOT_TEXT:
-            self._text(value, where, depth + 1)
-
-    def _address(self, value: Any, where: str) -> None:
-        if isinstance(value, dict):
-            self._text(value, where)
-            return
-        if not isinstance(value, str):
-            return
-        self.images += 1
-        if value[:5].lower() == "data:":
-            return
-        try:
-            parts = urlsplit(value)
-            host = (parts.hostname or "").lower()
-        except ValueError:
-            parts, host = None, ""
-        if (
-            parts is None
-            or parts.scheme not in ("http", "https")
-            or (host not in self._rules.media_hosts or parts.username is not None)
-        ):
-            raise BadField(
-                f"`{where}` must hold the data itself (data:…): this installation does not let "
-                "an engine fetch addresses.",
-                where,
-                "remote_media_refused",
-            )
-
-
-def _names_an_address(name: str) -> bool:
-    """Would an engine fetch what stands under this name of a content part?"""
-    lowered = name.lower()
-    return lowered == "url" or lowered.endswith("_url")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,157 @@
+"""One HTTP/1.1 connection to an engine or to the portal: one exchange at a time.
+
+Rule 1: a call hears one ending, `finished` or `failed`, unless it took itself off before.
+Rule 2: whoever speaks without being asked, or does not speak HTTP, is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, cast
+
+import httptools
+
+
+class UpstreamError(Exception):
+    """The way to the engine, or the engine's end of it, broke."""
+
+
+class ConnectFailed(UpstreamError):
+    """No connection came about; the engine saw nothing of the request."""
+
+
+class Broken(UpstreamError):
+    """The connection ended before the answer did."""
+
+
+class Closed(UpstreamError):
+    """We closed it ourselves."""
+
+
+class Receiver(Protocol):
+    """Who takes an answer."""
+
+    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
+    def body(self, data: bytes) -> None: ...
+    def end(self) -> None: ...
+    def lost(self, error: UpstreamError) -> None: ...
+
+
+class Caller(Protocol):
+    """The call that has the connection."""
+
+    @property
+    def receiver(self) -> Receiver: ...
+    def finished(self, connection: Connection, *, reusable: bool) -> None: ...
+    def failed(self, connection: Connection, error: UpstreamError) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection; between calls it lies in the pool."""
+
+    def __init__(self) -> None:
+        self.call: Caller | None = None
+        self.transport: asyncio.Transport | None = None
+        self.closed = False
+        self.idle_since = 0.0
+        self._writable: asyncio.Event | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._answered = False  # the final answer's head was seen
+        self._until_close = False
+        self.bytes_seen = False
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes_seen = True
+        if self.call is None or self._parser is None:
+            self.abort()  # an engine that speaks without being asked is not to be trusted
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(Broken(f"not HTTP: {error}"))
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._parser = None  # it holds this connection as this connection holds it
+        if self._writable is not None:
+            self._writable.set()
+        if self.call is None:
+            return
+        if self._answered and self._until_close and exc is None:
+            self._finish(reusable=False)
+        else:
+            self._fail(Broken(str(exc) if exc else "connection closed early"))
+
+    def pause_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.clear()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        self._headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code() if self._parser is not None else 0
+        if status < 200:
+            return  # an interim answer; the real one follows
+        self._answered = True
+        names = {name for name, _ in self._headers}
+        self._until_close = not names & {b"content-length", b"transfer-encoding"}
+        if self.call is not None:
+            self.call.receiver.head(status, self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        if self.call is not None:
+            self.call.receiver.body(body)
+
+    def on_message_complete(self) -> None:
+        if self._answered and self._parser is not None:
+            self._finish(reusable=self._parser.should_keep_alive())
+
+    # Ends
+
+    def _finish(self, *, reusable: bool) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call.finished(self, reusable=reusable and not self.closed)
+
+    def _fail(self, error: UpstreamError) -> None:
+        call, self.call = self.call, None
+        if call is not None:
+            call.failed(self, error)
+
+    def start(self, call: Caller, head: bytes) -> None:
+        """Send a request."""
+        self.call = call
+        self.bytes_seen = self._answered = self._until_close = False
+        if self.transport is not None:
+            self.transport.write(head)
+
+    async def drained(self) -> None:
+        """Wait until more of a request body may be written."""
+        if self._writable is None:
+            self._writable = asyncio.Event()
+            self._writable.set()
+        if self.transport is not None and self.transport.get_write_buffer_size() > 65536:
+            await self._writable.wait()
+
+    def abort(self) -> None:
+        """Close without waiting for anything."""
+        self.closed = True
+        if self.transport is not None:
+            self.transport.abort()
