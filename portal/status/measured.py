@@ -33,6 +33,7 @@ class Published:
     prompt_tokens: int
     long_prompt: tuple[int, list[tuple[int, float]]] | None  # tokens, (at once, seconds)
     other_settings: tuple[str, ...] = ()  # the engine's settings that are not those measured
+    reached_per_s: float | None = None  # tokens written in the busiest hour of last week
 
     @property
     def settings_text(self) -> str:
@@ -44,7 +45,12 @@ class Published:
         )
 
 
-def of_run(run: CapacityRun, slots: int, other_settings: Iterable[str] = ()) -> Published:
+def of_run(
+    run: CapacityRun,
+    slots: int,
+    other_settings: Iterable[str] = (),
+    reached_per_s: float | None = None,
+) -> Published:
     """Return a run's short prompts by concurrency, and its longest prompt."""
     points: list[dict[str, Any]] = list(run.report.get("points", []))
     lengths = sorted({point["planned_tokens"] for point in points})
@@ -62,6 +68,7 @@ def of_run(run: CapacityRun, slots: int, other_settings: Iterable[str] = ()) -> 
         prompt_tokens=lengths[0] if lengths else 0,
         long_prompt=_long(points, lengths[-1]) if len(lengths) > 1 else None,
         other_settings=tuple(other_settings),
+        reached_per_s=reached_per_s,
     )
 
 

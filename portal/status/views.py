@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from portal.announcements import models as announcements
-from portal.status import history, measured, reading, source
+from portal.status import history, measured, reading, source, week
 from quotas.models import CapacityRun
 
 
@@ -48,7 +48,12 @@ def _past(card: reading.Reading) -> dict[str, Any]:
     days = history.days(names[0], now) if names else []
     return {
         "measured": [
-            measured.of_run(newest[name], slots.get(name, 0), _changed(card, newest[name]))
+            measured.of_run(
+                newest[name],
+                slots.get(name, 0),
+                _changed(card, newest[name]),
+                week.reached(name, now),
+            )
             for name in names
             if name in newest
         ],
@@ -57,6 +62,7 @@ def _past(card: reading.Reading) -> dict[str, Any]:
         "day_bands": history.day_bands(days),
         "day_counts": dict(Counter(day.state for day in days)),
         "day": history.last_day(names[0], now) if names else None,
+        "week": week.usual(names[0], now) if names else None,
     }
 
 
