@@ -107,8 +107,6 @@ async def test_invariants_hold_through_faults(
         await asyncio.sleep(1)
     print(f"books agreed {time.monotonic() - healed_s:.1f} s after all was quiet")
     good = sum(call.whole for call in history.calls)
-    traces = [
-        line for line in doomed.output.splitlines() if "Traceback" in line or "Error:" in line
-    ]
+    found += checkers.no_traces(doomed.output)
     assert found == [], "\n".join([f"seed {seed}, faults:\n{history}", *found[:20]])
     assert good > faults * 5, f"only {good} whole answers until {healed_s:.0f}"
