@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
 
 import uvloop
+from prometheus_client.multiprocess import mark_process_dead
 
 from gateway import wiring
 from gateway.app import App
@@ -44,6 +46,9 @@ def main() -> int:
         uvloop.run(server.serve(sockets))
     except SystemExit:
         return 1  # uvicorn has said why it could not start
+    finally:
+        if config.metrics_dir:
+            mark_process_dead(os.getpid(), config.metrics_dir)  # type: ignore[no-untyped-call]
     return 0 if server.started else 1
 
 

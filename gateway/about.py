@@ -70,6 +70,8 @@ def _is_loopback(address: str) -> bool:
 def _observe(services: Services) -> None:
     metrics = services.metrics
     metrics.live.set(len(services.live))
+    metrics.resent.inc(services.upstream.take_resent())
+    metrics.usage_lost.inc(services.outbox.take_given_up())
     metrics.buffered.set(services.buffers.held)
     metrics.outbox.set(services.outbox.waiting)
     metrics.directory_age.set(min(services.directory.age_s, 1e6))

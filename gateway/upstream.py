@@ -193,7 +193,7 @@ class Upstream:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loop = loop
-        self.resent = 0  # requests sent again because a kept connection had died
+        self.resent = 0  # requests sent again because a kept connection had died, not yet told
         self._idle: dict[Target, deque[Connection]] = {}
         self._reuse_s = reuse_s
         self._clock = clock
@@ -233,6 +233,11 @@ class Upstream:
                 Connection, target.host, target.port, ssl=context
             )
             return made
+
+    def take_resent(self) -> int:
+        """Return how often a request was sent again since the last time this was asked."""
+        count, self.resent = self.resent, 0
+        return count
 
     def sweep(self) -> None:
         """Close idle connections that will not be used again; call it now and then."""

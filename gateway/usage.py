@@ -96,6 +96,11 @@ class Outbox:
         self._rejected[rejected_minute(time.time()), rejected_field(key_id, code)] += 1
         self._wake.set()
 
+    def take_given_up(self) -> int:
+        """Return how many records were given up since the last time this was asked."""
+        count, self.given_up = self.given_up, 0
+        return count
+
     @property
     def waiting(self) -> int:
         """Records that are not known to be in the books."""

@@ -11,6 +11,7 @@ Rule 3: no I/O, no clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -87,6 +88,7 @@ NEVER_FROM_CLIENTS = _names(
     " use_beam_search data_parallel_rank stream stream_options extra_body logits_processors"
     " prompt_embeds chat_template mm_processor_kwargs"
 )
+_SHOWN_DROPPED = 20
 _SET_ANEW = frozenset({"stream", "stream_options"})
 
 
@@ -114,7 +116,7 @@ def read(kind: Kind, body: bytes, rules: Rules) -> Asked:
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise BadField("The field `model` must name a model.", "model", "model_missing")
-    allowed = (ALLOWED[kind] | rules.extra_fields) - NEVER_FROM_CLIENTS
+    allowed = _allowed(kind, rules.extra_fields)
     prompt = Prompt(rules)
     prompt.read(kind, fields)
     options = fields.get("stream_options")
@@ -130,8 +132,19 @@ def read(kind: Kind, body: bytes, rules: Rules) -> Asked:
         images=prompt.images,
         fields=fields,
         kept=allowed,
-        dropped=tuple(sorted(fields.keys() - allowed - _SET_ANEW))[:20],
+        dropped=_dropped(fields, allowed),
     )
+
+
+@lru_cache
+def _allowed(kind: Kind, extra: frozenset[str]) -> frozenset[str]:
+    return (ALLOWED[kind] | extra) - NEVER_FROM_CLIENTS
+
+
+def _dropped(fields: dict[str, Any], allowed: frozenset[str]) -> tuple[str, ...]:
+    """Return the names that go no further, for the client to see."""
+    gone = [name for name in fields if name not in allowed and name not in _SET_ANEW]
+    return tuple(sorted(gone))[:_SHOWN_DROPPED]
 
 
 def _parse(body: bytes) -> dict[str, Any]:

@@ -29,5 +29,10 @@ class Command(BaseCommand):
             "PORT": str(settings.PORT),
             "PORTAL_ENV": settings.PORTAL_ENV,
         }
+        if settings.GATEWAY_PROCESSES > 1 and "PROMETHEUS_MULTIPROC_DIR" not in environment:
+            # Prometheus asks whichever process answers; it is to hear the sum of all.
+            folder = settings.DATA_DIR / "metrics"
+            folder.mkdir(parents=True, exist_ok=True)
+            environment["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         os.chdir(settings.BASE_DIR)
         os.execve(sys.executable, [sys.executable, "-m", "gateway"], environment)  # noqa: S606
