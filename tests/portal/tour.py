@@ -166,6 +166,8 @@ def _minutes(now: dt.datetime) -> list[PoolMinute]:
         verdict = "busy" if 11 <= at.hour <= 16 else "ok"
         rows.append(
             PoolMinute(pool="Qwen2.5-14B", minute=at, looks=60, slots=8, held_interactive=chat,
-                       held_batch=batch, waiting_interactive=chat / 4, verdict=verdict)
+                       held_batch=batch, waiting_interactive=chat / 4, verdict=verdict,
+                       expected_wait_interactive_s=max(0.0, 9 * (chat - 3)),
+                       tokens_out_per_s=25 * chat)
         )  # fmt: skip
     return rows
