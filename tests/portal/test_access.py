@@ -16,7 +16,7 @@ from tests.portal.scripted_gateway import ScriptedGateway, busy
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis_url", "gateway")]
 
 OPEN = re.compile(
-    r"^/(status/|status\.json|live/(status|card-line)/|docs/|favicon\.ico|join/"
+    r"^/(status/|status\.json|live/(status|card-line)/|docs/|capacity/|favicon\.ico|join/"
     r"|accounts/(login|logout|signup|password/reset|confirm-email|inactive|login/code|2fa/webauthn/"
     r"login|2fa/authenticate|3rdparty/(login|signup)|oidc|verify-email|passkey)"
     r"|api/v1/(schema|docs/|status)|admin/(login|logout|jsi18n)|see-as/end)"
