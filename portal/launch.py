@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TypeVar
 
 from django.conf import settings
@@ -23,7 +24,7 @@ from django.db import close_old_connections, connections
 from portal import demo_engine, health, preparation, programs
 from portal.preparation import Admin
 from portal.processes import die_with_parent
-from portal.stores import embedded, postgres, status, valkey
+from portal.stores import embedded, postgres, private_folder, status, valkey
 from portal.supervisor import Child, Ready, Supervisor, open_socket
 
 STORE_LOGS = ("postgres.log", "valkey.log")  # in the data folder, each of the last run only
@@ -99,6 +100,7 @@ class Launch:
         await self._start_stores()
         admin = await asyncio.to_thread(_in_database, _prepare)
         await self._start_engine()
+        _empty(settings.DATA_DIR / "metrics")
         fds = [public.fileno()] * settings.GATEWAY_PROCESSES
         gateways = [self._gateway(number, fd) for number, fd in enumerate(fds, 1)]
         clients = [Child(programs.worker()), Child(programs.beat())]
@@ -161,6 +163,13 @@ class Launch:
 def _asking(question: Callable[..., bool], *arguments: object) -> Ready:
     """Return a blocking question as one that the supervisor can wait for."""
     return partial(asyncio.to_thread, question, *arguments)
+
+
+def _empty(folder: Path) -> None:
+    """Forget the metrics of the last run, which would be added to those of this one."""
+    private_folder(folder)
+    for left in folder.glob("*.db"):
+        left.unlink()
 
 
 def _prepare() -> Admin:
