@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
@@ -133,21 +134,7 @@ class Config:
             cache_salt=env.choice("CACHE_SALT", "group", ("off", "group", "user")),
             engine_hosts=env.names("ENGINE_HOSTS"),
             engine_url=env.text("ENGINE_URL"),
-            body_limit=env.integer("BODY_LIMIT_MIB", 32, low=1) << 20,
-            portal_body_limit=(env.integer("FILE_LIMIT_MIB", 200, low=1) + 1) << 20,
-            embedding_inputs=env.integer("EMBEDDING_INPUTS", 2048, low=1),
-            ttl_interactive_s=env.integer("QUEUE_TTL_INTERACTIVE_S", 60, low=1),
-            ttl_batch_s=env.integer("QUEUE_TTL_BATCH_S", 3600, low=1),
-            hold_s=env.integer("HOLD_S", 10),
-            comment_every_s=env.integer("COMMENT_EVERY_S", 15, low=1),
-            keepalive_plain=env.boolean("KEEPALIVE_PLAIN"),
-            first_byte_s=env.integer("FIRST_BYTE_S", 300, low=1),
-            idle_stream_s=env.integer("IDLE_STREAM_S", 120, low=1),
-            total_s=env.integer("TOTAL_S", 3600, low=1),
-            stall_s=env.integer("CLIENT_STALL_S", 60, low=1),
-            drain_s=env.integer("DRAIN_S", 30),
-            stream_buffer=env.integer("STREAM_BUFFER_KIB", 256, low=16) << 10,
-            process_buffer=env.integer("PROCESS_BUFFER_MIB", 64, low=1) << 20,
+            **_of_requests(env),
             log_level=env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR")),
             metrics_dir=env.text("PROMETHEUS_MULTIPROC_DIR"),
         )
@@ -162,6 +149,27 @@ class Config:
             )
         if production and self.test_clock:
             raise BadSetting("TEST_CLOCK must not be set in production")
+
+
+def _of_requests(env: Environment) -> dict[str, Any]:
+    """Read what bounds a request: its size, its waits and its buffers."""
+    return {
+        "body_limit": env.integer("BODY_LIMIT_MIB", 32, low=1) << 20,
+        "portal_body_limit": (env.integer("FILE_LIMIT_MIB", 200, low=1) + 1) << 20,
+        "embedding_inputs": env.integer("EMBEDDING_INPUTS", 2048, low=1),
+        "ttl_interactive_s": env.integer("QUEUE_TTL_INTERACTIVE_S", 60, low=1),
+        "ttl_batch_s": env.integer("QUEUE_TTL_BATCH_S", 3600, low=1),
+        "hold_s": env.integer("HOLD_S", 10),
+        "comment_every_s": env.integer("COMMENT_EVERY_S", 15, low=1),
+        "keepalive_plain": env.boolean("KEEPALIVE_PLAIN"),
+        "first_byte_s": env.integer("FIRST_BYTE_S", 300, low=1),
+        "idle_stream_s": env.integer("IDLE_STREAM_S", 120, low=1),
+        "total_s": env.integer("TOTAL_S", 3600, low=1),
+        "stall_s": env.integer("CLIENT_STALL_S", 60, low=1),
+        "drain_s": env.integer("DRAIN_S", 30),
+        "stream_buffer": env.integer("STREAM_BUFFER_KIB", 256, low=16) << 10,
+        "process_buffer": env.integer("PROCESS_BUFFER_MIB", 64, low=1) << 20,
+    }
 
 
 def _run_dir(data_dir: Path) -> Path:
