@@ -59,6 +59,10 @@ class Metrics:
             "fairway_ttft_seconds", "Arrival to first content, queue wait included.",
             ("pool", "service_class"), buckets=TTFT_S, registry=registry,
         )  # fmt: skip
+        self._add_process_metrics(registry)
+
+    def _add_process_metrics(self, registry: CollectorRegistry) -> None:
+        """Add what tells of the process and not of a pool."""
         self.retries = Counter(
             "fairway_retries", "Requests sent to a second replica.", registry=registry
         )
