@@ -89,10 +89,10 @@ async def costs(url: str) -> None:
     await shared.close()
 
 
-def script_us(client: redis.Redis) -> tuple[int, float]:
-    """Return calls of the script so far and the microseconds they took in the server."""
-    stats = client.info("commandstats")["cmdstat_evalsha"]
-    return stats["calls"], stats["usec"]
+def server_us(client: redis.Redis) -> float:
+    """Return the microseconds of CPU the server has used so far."""
+    cpu = client.info("cpu")
+    return (cpu["used_cpu_user"] + cpu["used_cpu_sys"]) * 1e6
 
 
 async def depth(url: str) -> None:
@@ -107,13 +107,13 @@ async def depth(url: str) -> None:
         register(ledger, 16, FLOWS, 16)
         waiting = {f"q{n}": ledger.admit(ticket(f"q{n}", n % FLOWS)) for n in range(queued + 16)}
         running = [name async for name in _granted(waiting, 16)]
-        _, before = script_us(client)
+        before = server_us(client)
         for n in range(1_000):
             name = f"n{n}"
             waiting[name] = ledger.admit(ticket(name, n % FLOWS))
             ledger.release(running.pop(0), Settlement(Outcome.SERVED, 100, 0, 50, RECORD))
             running += [name async for name in _granted(waiting, 1)]
-        _, after = script_us(client)
+        after = server_us(client)
         costs.append((after - before) / 1_000)
         print(f"| {queued} | {costs[-1]:.0f} |")
         await ledger.close()

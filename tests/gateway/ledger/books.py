@@ -124,9 +124,10 @@ class Books:
         first: dict[str, Known] = {}
         for known in self.waiting.values():
             if known.ticket.service_class is cls:
-                other = first.get(known.ticket.key_id)
+                head = (known.ticket.key_id, known.ticket.user_id)
+                other = first.get(head)
                 if other is None or known.index < other.index:
-                    first[known.ticket.key_id] = known
+                    first[head] = known
         of_user: dict[str, Known] = {}
         for known in sorted(first.values(), key=lambda k: k.index):
             if self.own_room(known):
@@ -184,11 +185,11 @@ class Books:
         older = [
             k.ticket.ticket_id
             for k in self.waiting.values()
-            if (k.ticket.key_id, k.ticket.service_class)
-            == (known.ticket.key_id, known.ticket.service_class)
+            if (k.ticket.key_id, k.ticket.user_id, k.ticket.service_class)
+            == (known.ticket.key_id, known.ticket.user_id, known.ticket.service_class)
             and k.index < known.index
         ]
-        hold(not older, "a key's tickets did not start first come, first served (5)")
+        hold(not older, "a person's tickets under a key did not start first come, first served (5)")
         if known.ticket.service_class is BATCH:
             # Rule of §3: no batch start while an admissible interactive head stands before it.
             for head in self.heads(INTERACTIVE):

@@ -222,6 +222,7 @@ def test_a_paused_process_returns_with_its_leases(redis_url: str, tmp_path: Path
     assert asyncio.run(recount(redis_url)) == (0, [])
 
 
+@pytest.mark.long
 def test_a_killed_and_restarted_store_keeps_every_cap(tmp_path: Path) -> None:
     """
     The store killed and started again from its file: no cap is passed, no start without a record.
