@@ -151,7 +151,7 @@ KEY_LONGEST_DAYS = env.integer("KEY_LONGEST_DAYS", 365)
 # Sign-in: local accounts always, OpenID Connect when it is configured. allauth's own backend
 # includes Django's, hashes once whoever is asked for, and so takes equally long for a name that
 # nobody has.
-AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+AUTHENTICATION_BACKENDS = ["portal.accounts.backends.OneHash"]
 CSRF_FAILURE_VIEW = "portal.errors.csrf_failure"
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
@@ -351,7 +351,9 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+# The one long task only watches over lines that are out; a blink of the broker must not break
+# them off and cost them their age. A second wake-up of the same kind changes nothing.
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 
