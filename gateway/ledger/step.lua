@@ -320,7 +320,7 @@ function L.read_ticket(e, line)
   e.charges, e.interrupted = f[14], f[15]
   e.owner_key, e.owner_user = e.cls .. '\t' .. e.key, e.cls .. '\t' .. e.user
   e.flow = e.pool .. '\t' .. e.owner_user
-  e.queue = prefix .. 'q:' .. e.pool .. '\t' .. e.owner_key
+  e.queue = prefix .. 'q:' .. e.flow .. '\t' .. e.key
   e.kind = e.pool .. '\t' .. e.cls
 end
 
@@ -414,7 +414,7 @@ function L.has_own_room(e)
 end
 
 function L.head_of(flow)
-  local start = prefix .. 'q:' .. flow:match('^([^\t]*\t[^\t]*\t)')
+  local start = prefix .. 'q:' .. flow .. '\t'
   for _, key in ipairs(call('ZRANGE', prefix .. 'f:' .. flow, 0, -1)) do
     local first = call('ZRANGE', start .. key, 0, 0)[1]
     local e = first and L.load_entry(first)
@@ -527,7 +527,12 @@ end
 function L.set_key_head(e) -- the key's place in its flow is that of its oldest ticket
   local first = call('ZRANGE', e.queue, 0, 0, 'WITHSCORES')
   local flow = prefix .. 'f:' .. e.flow
-  if first[2] then call('ZADD', flow, first[2], e.key) else call('ZREM', flow, e.key) end
+  if first[2] then
+    call('ZADD', flow, first[2], e.key)
+  else
+    call('ZREM', flow, e.key)
+    call('SREM', prefix .. 'uk:' .. e.owner_key, e.flow)
+  end
 end
 
 function L.count_queued(e, n)
@@ -546,6 +551,7 @@ function L.queue(e)
   else
     L.set_key_head(e)
   end
+  call('SADD', prefix .. 'uk:' .. e.owner_key, e.flow)
   if e.cls == 'b' then call('ZADD', prefix .. 'w:' .. e.flow, e.seq, e.ref) end
   call('ZADD', DEADLINES, e.deadline, L.padded(e.seq) .. '\t' .. e.ref)
   call('ZADD', prefix .. 'a:' .. e.pool, e.arrived, L.padded(e.seq) .. '\t' .. e.ref)
@@ -561,12 +567,22 @@ function L.unqueue(e)
   L.count_queued(e, -1)
 end
 
+function L.flows_of_key(owner_key) -- those with something queued under it
+  local flows = call('SMEMBERS', prefix .. 'uk:' .. owner_key)
+  table.sort(flows)
+  return flows
+end
+
 function L.count_held(e, n)
   L.add('r:' .. e.replica, n)
   L.add('k:' .. e.owner_key, n)
   L.add('u:' .. e.owner_user, n)
   if e.cls == 'b' then L.add('b:' .. e.pool, n) end
   L.touch(e.owner_user)
+  -- Behind an application key the room that comes free is that of other people as well.
+  if L.get('kq:' .. e.owner_key) > 0 then
+    for _, flow in ipairs(L.flows_of_key(e.owner_key)) do L.touch(flow:match('\t(.*)$')) end
+  end
 end
 
 function L.prefill_cost(r, tokens) return min(tokens, max(1, r.budget)) end
@@ -1340,16 +1356,16 @@ function operations.K(owner_key, line) -- caps of a key in a class
   local f, name = L.fields(line), 'k\t' .. owner_key
   if L.is_older(name, tonumber(f[1])) or call('HGET', CONFIG, name) == line then return end
   L.write_policy(name, line)
-  local cls, key = owner_key:sub(1, 1), owner_key:sub(3)
-  for _, pool in ipairs(pool_names) do
-    local waiting = call('ZRANGE', prefix .. 'q:' .. pool .. '\t' .. owner_key, 0, -1)
-    for _, ref in ipairs(waiting) do
-      local e = L.load_entry(ref)
-      if e then
-        L.touch(e.owner_user)
-        if f[2] ~= '1' then L.revoke(e) end
-      end
+  local waiting = {}
+  for _, flow in ipairs(L.flows_of_key(owner_key)) do
+    L.touch(flow:match('\t(.*)$'))
+    for _, ref in ipairs(call('ZRANGE', prefix .. 'q:' .. flow .. '\t' .. owner_key:sub(3), 0, -1)) do
+      waiting[#waiting + 1] = L.load_entry(ref) or nil
     end
+  end
+  if f[2] ~= '1' then
+    table.sort(waiting, function(a, b) return a.seq < b.seq end)
+    for _, e in ipairs(waiting) do L.revoke(e) end
   end
 end
 

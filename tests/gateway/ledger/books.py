@@ -121,7 +121,7 @@ class Books:
 
     def heads(self, cls: ServiceClass) -> list[Known]:
         """Return who speaks for each user: the oldest of the keys' heads with room of its own."""
-        first: dict[str, Known] = {}
+        first: dict[tuple[str, str], Known] = {}
         for known in self.waiting.values():
             if known.ticket.service_class is cls:
                 head = (known.ticket.key_id, known.ticket.user_id)
