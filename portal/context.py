@@ -7,6 +7,7 @@ from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest
+from django.middleware.csrf import get_token
 from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 
@@ -59,11 +60,12 @@ def every_page(request: HttpRequest) -> dict[str, Any]:
 
 def error_page(request: HttpRequest) -> dict[str, Any]:
     """Return the context of an error page, without asking the database who reads it."""
+    common = {**_common(request), "csrf_token": get_token(request), "announcements": ()}
     user = getattr(request, "_cached_user", None)
     if user is not None:
-        return {**every_page(request), "user": user}
+        return {**every_page(request), **common, "user": user}
     return {
-        **_common(request),
+        **common,
         "nav": PUBLIC_NAV,
         "theme": "",
         "card": SimpleLazyObject(

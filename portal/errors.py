@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import structlog
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
+from redis.exceptions import RedisError
 
 from portal import context
 
 log = structlog.get_logger(__name__)
 
+STORE_AWAY = (OperationalError, InterfaceError, RedisError)
 PROGRAM_TEXTS = {
     400: ("invalid_request_error", "bad_request", "The request could not be read."),
     403: ("permission_error", "forbidden", "This key may not do that."),
@@ -61,7 +66,14 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """Answer 500; Django has already logged the traceback under the same request id."""
+    """Answer 500; Django has already logged the traceback under the same request id.
+
+    A store that is away may be noticed before any view runs, when the session is read: that is
+    503 all the same.
+    """
+    cause = sys.exc_info()[1]
+    if isinstance(cause, STORE_AWAY):
+        return unavailable(request, cause)
     return answer(request, 500)
 
 

@@ -12,14 +12,12 @@ from typing import Any
 import structlog
 from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
-from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.middleware.gzip import GZipMiddleware
 from django.utils import timezone
 from django.utils.cache import patch_cache_control
 from django.utils.deprecation import MiddlewareMixin
-from redis.exceptions import RedisError
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 from portal import errors
@@ -80,7 +78,7 @@ class BrowserHeaders(MiddlewareMixin):
     """Headers that Django does not set itself, and 503 when a store is away."""
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        if isinstance(exception, (OperationalError, InterfaceError, RedisError)):
+        if isinstance(exception, errors.STORE_AWAY):
             return errors.unavailable(request, exception)
         return None
 

@@ -148,7 +148,7 @@ CONTACT_EMAIL = env.text("CONTACT_EMAIL")
 KEYS_PER_PERSON = env.integer("KEYS_PER_PERSON", 20)
 KEY_LONGEST_DAYS = env.integer("KEY_LONGEST_DAYS", 365)
 
-# Sign-in: local accounts always, OpenID Connect when it is configured. allauth's own backend
+# Sign-in: local accounts always, OpenID Connect when it is configured. The backend
 # includes Django's, hashes once whoever is asked for, and so takes equally long for a name that
 # nobody has.
 AUTHENTICATION_BACKENDS = ["portal.accounts.backends.OneHash"]

@@ -39,7 +39,7 @@ def as_user(redis_url: str) -> Any:
 
     def sign_in(user: User) -> Client:
         client = Client()
-        client.force_login(user, "allauth.account.auth_backends.AuthenticationBackend")
+        client.force_login(user, "portal.accounts.backends.OneHash")
         return client
 
     return sign_in
