@@ -353,10 +353,14 @@ end
 
 function L.changed(e) entries_dirty[e.ref] = e end
 
-function L.load_all(owner)
+function L.load_all(owner, only_held)
   local raw, found = call('HGETALL', prefix .. 'g:' .. owner), {}
   for i = 1, #raw, 2 do
-    if entries[owner .. '\t' .. raw[i]] == nil then L.read_entry(owner, raw[i], raw[i + 1]) end
+    -- A queued entry's line begins with the tab behind its empty replica.
+    local wanted = not only_held or raw[i + 1]:sub(1, 1) ~= '\t'
+    if wanted and entries[owner .. '\t' .. raw[i]] == nil then
+      L.read_entry(owner, raw[i], raw[i + 1])
+    end
   end
   for _, e in pairs(entries) do -- those made in this step as well
     if e and e.gateway == owner then found[#found + 1] = e end
@@ -1173,7 +1177,7 @@ function L.decay()
     if L.get('uq:' .. owner) > 0 then L.touch(owner) end
   end
   for _, name in ipairs(call('ZRANGE', HEARD, 0, -1)) do
-    for _, e in ipairs(L.load_all(name)) do
+    for _, e in ipairs(L.load_all(name, true)) do
       if e.charge > 0 then
         e.charge = shrunk(e.charge)
         L.changed(e)
@@ -1468,11 +1472,9 @@ function operations.D() -- everything but the policies of those who have nothing
     local raw = call('HGETALL', prefix .. 'g:' .. name)
     for i = 1, #raw, 2 do
       row('g:' .. name, raw[i], raw[i + 1])
-      local e = L.load_entry(name .. '\t' .. raw[i])
-      if e then
-        owners['k\t' .. e.owner_key] = true
-        owners['u\t' .. e.owner_user] = true
-      end
+      local key, user, cls = raw[i + 1]:match('\r([^\t]*)\t([^\t]*)\t([^\t]*)')
+      owners['k\t' .. cls .. '\t' .. key] = true
+      owners['u\t' .. cls .. '\t' .. user] = true
     end
   end
   for name in pairs(owners) do

@@ -16,7 +16,7 @@ from statistics import median
 import redis
 import uvloop
 
-from gateway.core.types import Outcome, ServiceClass, Settlement, Ticket
+from gateway.core.types import Grant, Outcome, ServiceClass, Settlement, Ticket
 from gateway.ledger.interface import KeyPolicy, Ledger, PoolPolicy, ReplicaPolicy, UserPolicy
 from gateway.ledger.memory import MemoryLedger
 from gateway.ledger.redis import RedisLedger
@@ -25,6 +25,7 @@ INTERACTIVE = ServiceClass.INTERACTIVE
 RECORD = b'{"request_id":"' + b"x" * 300 + b'"}'
 ROUNDS = 3
 FLOWS = 500
+STEPS = 500
 
 
 def register(ledger: Ledger, slots: int, users: int, cap: int) -> None:
@@ -99,36 +100,38 @@ async def depth(url: str) -> None:
     """Print what a request costs the server with a short and with a long queue."""
     client = redis.Redis.from_url(url)
     print("\n| tickets queued in 500 flows | server us per release, start and arrival |\n|---|---|")
-    costs: list[float] = []
+    found: list[float] = []
     for queued in (10, 10_000):
         client.flushdb()
         ledger = RedisLedger(url, alone=True)
         await ledger.start()
         register(ledger, 16, FLOWS, 16)
-        waiting = {f"q{n}": ledger.admit(ticket(f"q{n}", n % FLOWS)) for n in range(queued + 16)}
-        running = [name async for name in _granted(waiting, 16)]
+        granted: asyncio.Queue[str] = asyncio.Queue()
+        for n in range(queued + 16):
+            ask(ledger, f"q{n}", n % FLOWS, granted)
+        running = [await granted.get() for _ in range(16)]
+        while ledger.batch.has_pending or ledger.batch.is_waiting:
+            await asyncio.sleep(0.05)
         before = server_us(client)
-        for n in range(1_000):
-            name = f"n{n}"
-            waiting[name] = ledger.admit(ticket(name, n % FLOWS))
+        for n in range(STEPS):
+            ask(ledger, f"n{n}", n % FLOWS, granted)
             ledger.release(running.pop(0), Settlement(Outcome.SERVED, 100, 0, 50, RECORD))
-            running += [name async for name in _granted(waiting, 1)]
-        after = server_us(client)
-        costs.append((after - before) / 1_000)
-        print(f"| {queued} | {costs[-1]:.0f} |")
+            running.append(await granted.get())
+        found.append((server_us(client) - before) / STEPS)
+        print(f"| {queued} | {found[-1]:.0f} |")
         await ledger.close()
-    print(f"\nratio {costs[1] / costs[0]:.2f}")
+    print(f"\nratio {found[1] / found[0]:.2f}")
     client.close()
 
 
-async def _granted(waiting: dict[str, asyncio.Future], count: int):  # type: ignore[no-untyped-def, type-arg]
-    """Yield the next `count` tickets that are granted."""
-    while count:
-        await asyncio.wait(waiting.values(), return_when=asyncio.FIRST_COMPLETED)
-        for name in [name for name, future in waiting.items() if future.done()][:count]:
-            waiting.pop(name).result()
-            count -= 1
-            yield name
+def ask(ledger: Ledger, name: str, user: int, granted: asyncio.Queue[str]) -> None:
+    """Queue a ticket; its name comes out of `granted` when it starts."""
+
+    def done(future: asyncio.Future[Grant]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            granted.put_nowait(name)
+
+    ledger.admit(ticket(name, user)).add_done_callback(done)
 
 
 async def main(url: str) -> None:
