@@ -67,6 +67,7 @@ class Directory:
         self._unknown: OrderedDict[str, None] = OrderedDict()
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._wake = asyncio.Event()
+        self._trouble = ""
         self._tasks: list[asyncio.Task[None]] = []
         self._pools: dict[str, PoolSnapshot] = {}
         self._names: dict[str, str] = {}
@@ -182,14 +183,21 @@ class Directory:
             async with asyncio.timeout(ANSWER_S):
                 await self._look(list(wanted))
         except (RedisError, OSError, TimeoutError) as error:
-            if self.age_s > TRUSTED_S:
-                log.warning("the directory cannot be read: %s", type(error).__name__)
+            self._note(type(error).__name__)
         except Exception:
             log.exception("the directory holds something unreadable")
         finally:
             for future in wanted.values():
                 if not future.done():
                     future.set_result(None)
+
+    def _note(self, trouble: str) -> None:
+        """Log when trouble begins and when it ends, not each second of it."""
+        if trouble and not self._trouble:
+            log.warning("the directory cannot be read: %s", trouble)
+        elif self._trouble and not trouble:
+            log.warning("the directory is read again")
+        self._trouble = trouble
 
     async def _look(self, digests: list[str]) -> None:
         began_s = self._clock()
@@ -202,8 +210,10 @@ class Directory:
         if not generation:
             # Emptied: known keys stay good for their few seconds, new ones wait.
             self.generation = ""
+            self._note("nothing is published")
             return
         self._seen_s = began_s
+        self._note("")
         for digest, raw in zip(digests, keys, strict=True):
             self._take(digest, raw)
 

@@ -38,7 +38,7 @@ def real(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Run both."""
     folder = tmp_path_factory.mktemp("real")
     llama = Llama(folder).start()
-    url = redis_server.replace("db=0", "db=2")
+    url = redis_server.replace("db=0", "db=14")
     store = redis.Redis.from_url(url)
     store.flushdb()
     books = Books(store)

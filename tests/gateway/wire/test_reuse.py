@@ -53,9 +53,7 @@ def test_an_engine_that_closes_after_each_stream_costs_nothing(
             assert '"error"' not in answer.text
 
 
-def test_the_queue_command_says_who_runs(
-    make_gateway: Callable[..., Stage], settings: Any
-) -> None:
+def test_the_queue_command_says_who_runs(make_gateway: Callable[..., Stage], settings: Any) -> None:
     """`manage.py queue` asks the running gateway and prints user, class, model and engine."""
     stage = make_gateway(Script(slots=1, hang_after=1))
     settings.GATEWAY_URL, settings.SECRET_KEY = stage.gateway.url, SECRET_KEY

@@ -45,7 +45,7 @@ class Fleet:
 def fleet(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Run them."""
     folder = tmp_path_factory.mktemp("together")
-    url = redis_server.replace("db=0", "db=3")
+    url = redis_server.replace("db=0", "db=15")
     store = redis.Redis.from_url(url)
     store.flushdb()
     witness = Witness(folder, Script(slots=8)).start()

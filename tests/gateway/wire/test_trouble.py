@@ -5,17 +5,37 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
+import pytest
 
-from tests.gateway.wire.conftest import Stage
+from tests.gateway.wire.conftest import IMPATIENT, Stage, staged
 from tests.gateway.wire.stage import bearer, chat
+from tests.gateway.wire.test_leaving import connect
 from tests.rig.engine_script import Script
 from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness
 
 Make = Callable[..., Stage]
+
+
+@pytest.fixture(scope="module")
+def impatient_stage(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Run a gateway whose limits are a second or two."""
+    limits = {"HOLD_S": "1", "COMMENT_EVERY_S": "1", "QUEUE_TTL_INTERACTIVE_S": "4",
+              "IDLE_STREAM_S": "2"}  # fmt: skip
+    folder = tmp_path_factory.mktemp("impatient")
+    with staged(redis_server, folder, Script(slots=8), database=IMPATIENT, **limits) as stage:
+        yield stage
+
+
+@pytest.fixture
+def impatient(impatient_stage: Stage) -> Iterator[Stage]:
+    """Return it; afterwards nothing runs."""
+    yield impatient_stage
+    impatient_stage.witness.reset()
+    impatient_stage.gateway.wait_settled(8)
 
 
 def second_engine(stage: Stage, script: Script) -> Witness:
@@ -81,79 +101,70 @@ def test_a_killed_replica_loses_nobody(make_gateway: Make) -> None:
         other.stop()
 
 
-def test_waiting_streams_are_kept_alive(make_gateway: Make) -> None:
+def test_waiting_streams_are_kept_alive(impatient: Stage) -> None:
     """After the hold a queued stream gets headers and comments; the answer follows in them."""
-    stage = make_gateway(Script(slots=1, decode_tps=10, tokens=40), HOLD_S="1", COMMENT_EVERY_S="1")
-    secret = stage.books.key(in_flight=1)
-    thread = threading.Thread(target=stage.ask, args=(secret, chat(max_tokens=40)))
+    impatient.witness.tell(decode_tps=12, tokens=32)
+    secret = impatient.books.key(in_flight=1)
+    thread = threading.Thread(target=impatient.ask, args=(secret, chat(max_tokens=32)))
     thread.start()
-    wait_until(lambda: bool(stage.gateway.live()["running"]), 5, "one is running")
+    wait_until(lambda: bool(impatient.gateway.live()["running"]), 5, "one is running")
 
     began = time.monotonic()
-    lines = []
-    with (
-        stage.client(secret) as client,
-        client.stream(
-            "POST", "/v1/chat/completions", json=chat(stream=True, max_tokens=2)
-        ) as answer,
-    ):
-        headers_s = time.monotonic() - began
-        lines = list(answer.iter_lines())
+    with impatient.client(secret) as client:
+        body = chat(stream=True, max_tokens=2)
+        with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            headers_s = time.monotonic() - began
+            lines = list(answer.iter_lines())
     thread.join()
 
     assert 0.9 < headers_s < 2.5
     assert answer.headers["x-fairway-position"] == "1"
     comments = [line for line in lines if line.startswith(":")]
-    assert len(comments) >= 2
     assert "place 1" in comments[0]
     assert "data: [DONE]" in lines
 
 
-def test_a_failure_after_the_head_is_one_event(make_gateway: Make) -> None:
-    """Once a stream has its headers, the queue's end is told as an error event."""
-    stage = make_gateway(
-        Script(slots=1, hang_after=1), HOLD_S="1", QUEUE_TTL_INTERACTIVE_S="2", IDLE_STREAM_S="60"
-    )
-    secret = stage.books.key(in_flight=1)
-    blocker = stage.client(secret)
-    with blocker.stream("POST", "/v1/chat/completions", json=chat(stream=True)):
-        answer = stage.ask(secret, stream=True)
+def test_the_queues_end_is_told_in_the_shape_that_still_fits(impatient: Stage) -> None:
+    """Plain: 429 with Retry-After and one evicted row. A stream with headers: one error event."""
+    impatient.witness.tell(decode_tps=4, tokens=100)
+    secret = impatient.books.key(in_flight=1)
+    blocker = connect(impatient, secret, chat(stream=True, max_tokens=100))
+    wait_until(lambda: bool(impatient.gateway.live()["running"]), 5, "one is running")
+    found: list[httpx.Response] = []
+
+    def ask(stream: bool) -> None:
+        found.append(impatient.ask(secret, text="[mark:late/1] x", stream=stream))
+
+    threads = [threading.Thread(target=ask, args=(stream,)) for stream in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     blocker.close()
 
-    assert answer.status_code == 200
-    event = json.loads(answer.text.rstrip().splitlines()[-1].removeprefix("data: "))
+    plain, stream = sorted(found, key=lambda answer: -answer.status_code)
+    assert (plain.status_code, plain.json()["error"]["code"]) == (429, "queue_timeout")
+    assert int(plain.headers["retry-after"]) >= 1
+    record = impatient.books.record_of(plain.headers["x-request-id"])
+    assert (record.outcome, record.status) == ("evicted_timed_out", 429)
+    assert stream.status_code == 200
+    event = json.loads(stream.text.rstrip().splitlines()[-1].removeprefix("data: "))
     assert event["error"]["code"] == "queue_timeout"
     assert event["error"]["retry_after_s"] >= 1
+    assert impatient.witness.records("late") == []
 
 
-def test_a_plain_request_that_waits_too_long_is_told_when_to_return(make_gateway: Make) -> None:
-    """429 queue_timeout with Retry-After, one evicted record, and nothing at the engine."""
-    stage = make_gateway(Script(slots=1, hang_after=1), QUEUE_TTL_INTERACTIVE_S="1")
-    secret = stage.books.key(in_flight=1)
-    blocker = stage.client(secret)
-    with blocker.stream("POST", "/v1/chat/completions", json=chat(stream=True)):
-        answer = stage.ask(secret, text="[mark:late/1] x")
-    blocker.close()
-
-    assert answer.status_code == 429
-    assert answer.json()["error"]["code"] == "queue_timeout"
-    assert int(answer.headers["retry-after"]) >= 1
-    record = stage.books.record_of(answer.headers["x-request-id"])
-    assert (record.outcome, record.status) == ("evicted_timed_out", 429)
-    assert stage.witness.records("late") == []
-
-
-def test_an_engine_that_goes_silent_is_given_up(make_gateway: Make) -> None:
+def test_an_engine_that_goes_silent_is_given_up(impatient: Stage) -> None:
     """Pings are not life: a stream without content for the limit ends, and its slot is free."""
-    stage = make_gateway(Script(slots=1, hang_after=3, ping_s=0.3), IDLE_STREAM_S="2")
-    secret = stage.books.key(in_flight=1)
+    impatient.witness.tell(hang_after=3, ping_s=0.3)
+    secret = impatient.books.key(in_flight=1)
 
-    answer = stage.ask(secret, stream=True)
+    answer = impatient.ask(secret, stream=True)
 
     assert '"code":"engine_silent"' in answer.text
-    stage.gateway.wait_settled(2)
-    assert stage.witness.idle()
-    record = stage.books.record_of(answer.headers["x-request-id"])
+    impatient.gateway.wait_settled(2)
+    assert impatient.witness.idle()
+    record = impatient.books.record_of(answer.headers["x-request-id"])
     assert (record.outcome, record.error_code) == ("failed", "engine_silent")
 
 
