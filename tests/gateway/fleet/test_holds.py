@@ -21,7 +21,7 @@ from quotas.snapshots.directory import Fleet as FleetSnapshot
 from quotas.snapshots.directory import ReplicaSnapshot
 from tests.gateway.fleet.test_prober import HeardLedger, until
 
-RUN = Hold("run_1", "being measured", time.time() + 120)
+RUN = Hold("run_1", "being measured", time.time() + 86_400)
 
 
 def replica(name: str, pool: str = "m") -> ReplicaSnapshot:

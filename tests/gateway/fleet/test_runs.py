@@ -181,7 +181,11 @@ async def test_known_rates_come_out_within_three_per_cent(witness: Witness) -> N
         assert point.decode_per_s is not None
         assert point.prefill_per_s is not None
         assert point.decode_per_s.value == pytest.approx(decode, rel=0.03)
-        assert point.prefill_per_s.value == pytest.approx(prefill, rel=0.03)
+        # As times: on a loaded machine the client may hear of the first token a moment late.
+        tokens = point.concurrency * point.prompt_tokens
+        true_s = tokens / prefill
+        late_s = max(0.03 * true_s, 0.05)
+        assert tokens / point.prefill_per_s.value == pytest.approx(true_s, abs=late_s)
     assert found.knee == 4
     assert found.points[-1].ttft_p95_s > 1.5 * found.points[0].ttft_p95_s
 
