@@ -110,7 +110,7 @@ async def depth(url: str) -> None:
         for n in range(queued + 16):
             ask(ledger, f"q{n}", n % FLOWS, granted)
         running = [await granted.get() for _ in range(16)]
-        while ledger.batch.has_pending or ledger.batch.is_waiting:
+        while ledger.batch.has_pending or ledger.batch.is_waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         before = server_us(client)
         for n in range(STEPS):

@@ -20,7 +20,7 @@ CALM = Sizes(weights=False, prompts=False, caps_change=False, health_changes=Fal
 PATIENT = replace(CALM, patient=True, chat=0.5)
 NIGHT = replace(CALM, chat=0.0)
 BIG = Sizes()
-MOST_HISTORIES = 40
+MOST_HISTORIES = 80
 
 PLANTED = {
     "the key's cap": (
@@ -50,8 +50,10 @@ PLANTED = {
     "first come, first served": (
         "call('ZRANGE', start .. key, 0, 0)[1]", "call('ZRANGE', start .. key, -1, -1)[1]", PLAIN,
     ),
-    "waking the parked": ("  L.touch(e.owner_user)\nend\n\nfunction L.prefill_cost",
-                          "end\n\nfunction L.prefill_cost", PLAIN),
+    "waking the parked": (
+        "  L.touch(e.owner_user)\n  -- Behind an application key",
+        "  -- Behind an application key", PLAIN,
+    ),
     "a constant rank": ("e.avoid = avoid\n", "e.avoid = avoid\n  e.since = now\n", PLAIN),
     "the accrual window": ("if size <= 0 then return end", "if true then return end", PLAIN),
     "giving slots back": ("  L.count_held(e, -e.w)\n", "", PLAIN),
@@ -71,7 +73,7 @@ def histories_break(url: str, script: bytes, sizes: Sizes) -> str:
         store.client.flushdb()
         try:
             history = History([store], random.Random(seed), sizes)
-            history.play(30)
+            history.play(40)
             history.drain()
         except Violation as violation:
             return str(violation)
