@@ -110,15 +110,12 @@ async def test_people_behind_one_application_key_share_equally(
     """
     key = doomed.key("front", "interactive", "--application", HEADER)
     wide(doomed, "front", per_key=2)
+    ann, ben = ({"max_tokens": 16, "headers": {HEADER: who}} for who in ("ann", "ben"))
     witness.tell(first_delay_s=4.0)  # the first two hold the key's cap until all others wait
 
-    many = asyncio.create_task(
-        at_once(doomed, key, "ann", 16, max_tokens=16, headers={HEADER: "ann"})
-    )
+    many = asyncio.create_task(at_once(doomed, key, "ann", 16, **ann))
     await asyncio.to_thread(wait_until, lambda: waiting(doomed) == 14, 15, "ann's wait")
-    few = asyncio.create_task(
-        at_once(doomed, key, "ben", 8, max_tokens=16, headers={HEADER: "ben"})
-    )
+    few = asyncio.create_task(at_once(doomed, key, "ben", 8, **ben))
     await asyncio.to_thread(wait_until, lambda: waiting(doomed) >= 21, 15, "ben's wait too")
     witness.tell(first_delay_s=0.1)
     calls = [*await many, *await few]
