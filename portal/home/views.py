@@ -13,6 +13,8 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from portal.batches.drawing import Gauge, gauge
+from portal.batches.models import BatchJob
 from portal.home import quota
 from portal.keys.forms import KeyForm
 from portal.status import reading, source
@@ -23,6 +25,7 @@ from quotas.reports import Only, Period
 from quotas.snapshots import credentials
 
 TRY_S = 300
+JOBS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,13 @@ def live_quota(request: HttpRequest) -> HttpResponse:
 def _now(request: HttpRequest) -> dict[str, Any]:
     person, card = _person(request), reading_for(request)
     names = dict(person.keys.values_list("public_id", "name"))
-    return {"card": card, "mine": mine(person, card, names)}
+    return {"card": card, "mine": mine(person, card, names), "jobs": jobs(person)}
+
+
+def jobs(person: User) -> list[tuple[BatchJob, Gauge]]:
+    """Return my batch jobs that are not over, with their progress."""
+    live = BatchJob.objects.filter(owner=person, state__in=BatchJob.LIVE)[:JOBS_SHOWN]
+    return [(job, gauge(job.total, job.completed, job.failed)) for job in live]
 
 
 def mine(person: User, card: reading.Reading, names: dict[str, str]) -> list[Mine]:
