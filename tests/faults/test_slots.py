@@ -12,10 +12,17 @@ import pytest
 from tests.rig import checkers
 from tests.rig.chat import Call, Caller, chat
 from tests.rig.product import Product
+from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness
 
 pytestmark = pytest.mark.fault
 Settled = Callable[[], None]
+
+
+async def seen(true: Callable[[], bool]) -> None:
+    """Wait for what a running request brings about."""
+    await asyncio.to_thread(wait_until, true, 10, "it happens")
+
 
 BAD = {
     "unknown_model": b'{"model":"nobody","messages":[{"role":"user","content":"x"}]}',
@@ -83,25 +90,44 @@ async def test_looking_takes_no_slot(
     settled()
 
 
-@pytest.mark.parametrize("moment", ["queued", "before_first_byte", "between_chunks"])
+@pytest.mark.parametrize("moment", ["before_first_byte", "between_chunks"])
 async def test_a_client_that_leaves_frees_its_slot(
     client: Caller, witness: Witness, keys: dict[str, str], settled: Settled, moment: str
 ) -> None:
     """Whenever a client leaves, its slot is free within two seconds."""
     slow: dict[str, Any] = {"decode_tps": 10, "tokens": 1000}
     witness.tell(**(slow if moment == "between_chunks" else {"first_delay_s": 60}))
-    calls = [
-        asyncio.create_task(client.ask(keys["single"], chat("witness", f"{moment}/{one}")))
-        for one in range(3 if moment == "queued" else 1)
-    ]
-    await asyncio.sleep(0.6)
-    for call in reversed(calls):  # who waits leaves first, and nobody's slot becomes free for them
-        call.cancel()
-        await asyncio.sleep(0.1)
-    await asyncio.gather(*calls, return_exceptions=True)
+    call = asyncio.create_task(client.ask(keys["single"], chat("witness", f"{moment}/1")))
+    await seen(lambda: len(witness.records(moment)) == 1)
+    await asyncio.sleep(0.3)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
     settled()
-    mine = [r for r in witness.records() if r.owner == moment]
-    assert len(mine) == 1, "a request that left the queue must never reach the engine"
+
+
+async def test_who_leaves_the_queue_never_reaches_the_engine(
+    product: Product, client: Caller, witness: Witness, keys: dict[str, str], settled: Settled
+) -> None:
+    """Five clients leave while they wait behind a long answer: the engine never hears of them."""
+    witness.tell(first_delay_s=60)
+
+    def ask(number: int) -> asyncio.Task[Call]:
+        return asyncio.create_task(client.ask(keys["single"], chat("witness", f"left/{number}")))
+
+    def waiting() -> int:
+        return len(product.live()["queued"])
+
+    holder = ask(0)
+    await seen(lambda: len(witness.records("left")) == 1)
+    others = [ask(number) for number in range(1, 6)]
+    await seen(lambda: waiting() == 5)
+    for call in others:
+        call.cancel()
+    await seen(lambda: waiting() == 0)
+    holder.cancel()
+    await asyncio.gather(holder, *others, return_exceptions=True)
+    settled()
+    assert [record.mark for record in witness.records("left")] == ["left/0"]
 
 
 async def test_engine_errors_and_aborts_leak_nothing(
