@@ -92,6 +92,7 @@ class Watcher:
         self._kept_s: dict[str, dict[str, float]] = {}  # pool: waited, by blocker, in a minute yet
         self._outlook: dict[str, dict[str, int | None]] = {}
         self._outlook_at = 0.0
+        self._asking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -100,9 +101,10 @@ class Watcher:
 
     async def close(self) -> None:
         """Stop looking."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._redis.aclose()
 
     @property
@@ -247,11 +249,19 @@ class Watcher:
                 await pipe.execute()
         self.verdicts = tuple(self._verdicts(now))
 
+    async def _look_ahead(self) -> None:
+        """Ask for newcomers' waits beside the looks: it may take longer than a look may."""
+        try:
+            self._outlook = (await self._ledger.view()).newcomer_wait_ms
+        except Exception as error:  # the ledger is away; the next look says so
+            log.info("no outlook: %s", type(error).__name__)
+            self._outlook = {}
+
     async def _keep_minutes(self, view: LedgerView, now: float) -> None:
         """Add this look to the open minutes and hand over those that are over."""
-        if now - self._outlook_at >= OUTLOOK_S:
+        if now - self._outlook_at >= OUTLOOK_S and (self._asking is None or self._asking.done()):
             self._outlook_at = now
-            self._outlook = (await self._ledger.view()).newcomer_wait_ms
+            self._asking = asyncio.create_task(self._look_ahead(), name="outlook")
         words = {v.pool: v.word for v in self.verdicts if v.service_class == INTERACTIVE}
         rows = []
         for pool in self._names():
