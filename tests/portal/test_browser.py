@@ -253,6 +253,7 @@ def test_a_live_part_keeps_what_the_reader_opened(
     gateway.live = None
     page.get_by_text("Unknown. The gateway does not answer.").wait_for(timeout=15_000)
     assert "slots held" not in page.locator("#live").inner_text()
+    page.locator("#said", has_text="Unknown").wait_for(state="attached", timeout=15_000)
     gateway.live = busy()
     page.get_by_text("8 of 8 slots held").first.wait_for(timeout=15_000)
     page.get_by_text("The waiting line as a table").click()
