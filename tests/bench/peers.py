@@ -20,6 +20,7 @@ from portal.processes import die_with_parent
 from quotas.snapshots import directory as published
 from quotas.snapshots import keyformat
 from quotas.snapshots.directory import Fleet, KeySnapshot, Limits, PoolSnapshot, ReplicaSnapshot
+from tests.rig.network import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 VLLM_ROUTER = "vllm-router==0.1.17"
@@ -135,7 +136,7 @@ def vllm_router(folder: Path, port: int, engine: int) -> Peer:
         program, "--host", "127.0.0.1", "--port", str(port),
         "--worker-urls", f"http://127.0.0.1:{engine}", "--policy", "round_robin",
         "--max-concurrent-requests", "4096", "--queue-size", "4096", "--log-level", "error",
-        "--prometheus-port", str(port + 1),
+        "--prometheus-port", str(free_port()),
     ]  # fmt: skip
     return _launch("vllm-router", argv, port, "/health")
 
