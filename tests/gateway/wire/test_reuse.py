@@ -28,10 +28,10 @@ def test_the_idle_close_race_never_shows(make_gateway: Callable[..., Stage]) -> 
     secret = stage.books.key(in_flight=4)
 
     with stage.client(secret) as client:
-        for number in range(60):
+        for number in range(30):
             answer = client.post("/v1/chat/completions", json=chat(max_tokens=1))
             assert answer.status_code == 200, f"request {number}"
-            time.sleep(0.19 + 0.001 * (number % 20))
+            time.sleep(0.19 + 0.002 * (number % 10))
 
     page = httpx.get(f"{stage.gateway.url}/metrics").text
     assert "fairway_resent_total" in page

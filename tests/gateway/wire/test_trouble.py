@@ -124,6 +124,24 @@ def test_waiting_streams_are_kept_alive(impatient: Stage) -> None:
     assert "data: [DONE]" in lines
 
 
+def test_plain_answers_can_be_kept_alive_too(make_gateway: Make) -> None:
+    """Where it is switched on, a waiting plain request gets white space before its JSON."""
+    stage = make_gateway(
+        Script(slots=1, decode_tps=10, tokens=25),
+        HOLD_S="1", COMMENT_EVERY_S="1", KEEPALIVE_PLAIN="1",
+    )  # fmt: skip
+    secret = stage.books.key(in_flight=1)
+    blocker = connect(stage, secret, chat(stream=True, max_tokens=25))
+    wait_until(lambda: bool(stage.gateway.live()["running"]), 5, "one is running")
+
+    answer = stage.ask(secret, max_tokens=2)
+    blocker.close()
+
+    assert answer.content.startswith(b"\n")
+    assert answer.json()["usage"]["completion_tokens"] == 2
+    assert stage.books.record_of(answer.headers["x-request-id"]).outcome == "served"
+
+
 def test_the_queues_end_is_told_in_the_shape_that_still_fits(impatient: Stage) -> None:
     """Plain: 429 with Retry-After and one evicted row. A stream with headers: one error event."""
     impatient.witness.tell(decode_tps=4, tokens=100)
