@@ -123,7 +123,7 @@ class Config:
             redis_url=env.text("REDIS_URL") or f"unix://{run_dir / 'valkey.sock'}?db=0",
             secret_key=env.text("SECRET_KEY") or _secret_key(data_dir),
             portal_socket=env.text("PORTAL_SOCKET") or str(run_dir / "portal.sock"),
-            ledger=env.choice("LEDGER", "memory", ("memory", "redis")),
+            ledger=env.choice("LEDGER", "redis", ("memory", "redis")),
             test_clock=env.boolean("TEST_CLOCK"),
             process_name=env.text("GATEWAY_NAME") or f"{socket.gethostname()}-{os.getpid()}",
             processes=env.integer("GATEWAY_PROCESSES", 1, low=1),

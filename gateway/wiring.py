@@ -41,7 +41,8 @@ def make_ledger(config: Config, outbox: Outbox) -> Ledger:
         return RedisLedger(
             config.redis_url,
             name=config.process_name,
-            alone=config.processes == 1,
+            # On a socket no other host can share the ledger, so an empty one may open at once.
+            alone=config.processes == 1 and config.redis_url.startswith("unix:"),
             test_switch=config.test_clock,
             recorded=outbox.keep,
         )

@@ -22,8 +22,6 @@ def gateway(number: int, fd: int) -> Program:
     """Return a gateway that shares the public socket `fd` with its siblings."""
     program = _manage("gateway" if number == 1 else f"gateway-{number}", "rungateway")
     env = {"GATEWAY_FD": str(fd), "PORTAL_SOCKET": settings.PORTAL_SOCKET}
-    if settings.GATEWAY_PROCESSES > 1:
-        env["LEDGER"] = "redis"  # each counting for itself would multiply every cap
     return replace(program, env={**program.env, **env}, pass_fds=(fd,), stop_s=DRAIN_S + 5)
 
 
