@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group as PermissionGroup
-from django.db.models import Count, QuerySet
-from django.http import HttpRequest
+from django.db.models import Count, Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from quotas.admin.base import BooksAdmin, display
+from quotas.admin.base import BooksAdmin, action, display
 from quotas.models import Group, User
+from quotas.services import keys
+
+MOST_PEOPLE = 200  # on one page that names each of them
 
 # Django's own groups hold permissions; two things called group would only confuse.
 admin.site.unregister(PermissionGroup)
@@ -38,6 +42,8 @@ class PersonAdmin(BooksAdmin[User], UserAdmin):  # type: ignore[type-arg]
     search_fields = ["username", "email", "first_name", "last_name"]
     autocomplete_fields = ["group"]
     filter_horizontal = ["user_permissions"]
+    actions = ["revoke_all_keys"]
+    actions_detail = ["ask_to_revoke"]
     fieldsets = [
         (None, {"fields": ["username", "password"]}),
         ("Person", {"fields": ["first_name", "last_name", "email", "time_zone"]}),
@@ -59,6 +65,50 @@ class PersonAdmin(BooksAdmin[User], UserAdmin):  # type: ignore[type-arg]
     @display(description="keys", ordering="keys_count")
     def key_count(self, person: Any) -> int:
         return int(person.keys_count)
+
+    def has_revoke_keys_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Who may change keys may end them."""
+        return request.user.has_perm("quotas.change_apikey")
+
+    @action(
+        description="Revoke all keys of the selected people", permissions=["view", "revoke_keys"]
+    )
+    def revoke_all_keys(self, request: HttpRequest, chosen: QuerySet[User]) -> HttpResponse | None:
+        """Ask first, with names and numbers; end the keys of exactly the people named there."""
+        if chosen.count() > MOST_PEOPLE:
+            message = f"Nothing is revoked: choose at most {MOST_PEOPLE} people at a time."
+            self.message_user(request, message, messages.ERROR)
+            return None
+        if "confirmed" not in request.POST:
+            return self._confirmation(request, chosen)
+        ended = keys.revoke_all(owners=list(chosen))
+        plural = "key is" if ended == 1 else "keys are"
+        self.message_user(
+            request, f"{ended} {plural} revoked. Every gateway refuses them within 5 seconds."
+        )
+        return None
+
+    @action(
+        description="Revoke all keys",
+        url_path="revoke-all-keys",
+        permissions=["view", "revoke_keys"],
+    )
+    def ask_to_revoke(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask the same question about the one person of this page."""
+        person = self.get_object(request, object_id)
+        if person is None:
+            raise Http404
+        return self._confirmation(request, User.objects.filter(pk=person.pk))
+
+    def _confirmation(self, request: HttpRequest, chosen: QuerySet[User]) -> HttpResponse:
+        live = Count("keys", filter=Q(keys__revoked_at=None), distinct=True)
+        people = list(chosen.annotate(to_revoke=live).order_by("username"))
+        context = {
+            **self.admin_site.each_context(request),
+            "people": people,
+            "total": sum(person.to_revoke for person in people),
+        }
+        return TemplateResponse(request, "admin/quotas/user/revoke_keys.html", context)
 
 
 @admin.register(Group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django.core.exceptions import ValidationError
@@ -137,6 +138,16 @@ def revoke(*, key: ApiKey) -> ApiKey:
             key.save(update_fields=["revoked_at"])
             key.old_secrets.all().delete()
     return key
+
+
+def revoke_all(*, owners: Iterable[User]) -> int:
+    """End every key of these people for good, all or none; return how many were ended now."""
+    with books.writing():
+        chosen = ApiKey.objects.select_for_update().filter(owner__in=owners, revoked_at=None)
+        pks = list(chosen.values_list("pk", flat=True))
+        OldSecret.objects.filter(key__in=pks).delete()
+        ApiKey.objects.filter(pk__in=pks).update(revoked_at=timezone.now())
+    return len(pks)
 
 
 def _scope(key: ApiKey) -> Scope:

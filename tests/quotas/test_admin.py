@@ -169,3 +169,46 @@ def test_the_trail_shows_old_new_and_who_in_few_queries(
 
     assert "value: 3 → 7" in text
     assert "root" in text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_all_keys_of_chosen_people_end_after_a_named_question(
+    page: Client, alice: User, admin: User, issue: Callable, valkey: redis.Redis
+) -> None:
+    """The question names people and numbers and ends nothing; the answer ends theirs alone."""
+    chat, night, other = issue(alice).key, issue(alice, "night", "batch").key, issue(admin).key
+    asked = {"action": "revoke_all_keys", "_selected_action": [alice.pk]}
+    address = reverse("admin:quotas_user_changelist")
+
+    question = page.post(address, asked).content.decode()
+
+    assert "Revoke 2 keys of 1 person?" in question
+    assert "<strong>alice</strong>" in question
+    assert not ApiKey.objects.exclude(revoked_at=None).exists()
+
+    page.post(address, {**asked, "confirmed": "yes"})
+
+    assert published(valkey, chat.digest).state == "revoked"
+    assert published(valkey, night.digest).state == "revoked"
+    assert ApiKey.objects.get(revoked_at=None) == other
+    trail = page.get(reverse("admin:pghistory_events_changelist")).content.decode()
+    assert "revoked_at" in trail
+    assert "root" in trail
+
+
+def test_the_page_of_a_person_asks_and_only_key_keepers_may(
+    page: Client, client: Client, alice: User, issue: Callable
+) -> None:
+    """One person's page leads to the same question; staff without the right get 403."""
+    issue(alice)
+    address = reverse("admin:quotas_user_ask_to_revoke", args=[alice.pk])
+
+    detail = page.get(reverse("admin:quotas_user_change", args=[alice.pk])).content.decode()
+    assert address in detail
+    assert "Revoke 1 key of 1 person?" in page.get(address).content.decode()
+
+    nobody = reverse("admin:quotas_user_ask_to_revoke", args=["nobody"])
+    assert page.get(nobody).status_code == 404
+    client.force_login(User.objects.create(username="clerk", is_staff=True))
+    assert client.get(address).status_code == 403
+    assert ApiKey.objects.get().revoked_at is None
