@@ -26,6 +26,7 @@ from quotas.snapshots import credentials
 
 TRY_S = 300
 JOBS_SHOWN = 5
+GONE = "a key of yours that is gone"  # deleted since the request came
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +104,14 @@ def mine(person: User, card: reading.Reading, names: dict[str, str]) -> list[Min
     """Return my requests in flight and waiting, each with what happens next."""
     live = source.read().live
     running = [
-        Mine("Running", r.service_class, names.get(r.key_id, r.key_id), f"on {r.pool}", None,
+        Mine("Running", r.service_class, names.get(r.key_id, GONE), f"on {r.pool}", None,
              r.running_s, r.pool)
         for r in (live.running if live else ())
         if r.user_id == str(person.pk)
     ]  # fmt: skip
     waiting = [
         Mine(f"Place {place.position} of {pool.waiting_all}", place.service_class,
-             names.get(place.key_id, place.key_id), place.why, place.wait_s, place.queued_s,
+             names.get(place.key_id, GONE), place.why, place.wait_s, place.queued_s,
              pool.name)
         for pool in card.pools
         for place in pool.places

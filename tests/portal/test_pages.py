@@ -9,7 +9,8 @@ import pytest
 from django.test import Client
 
 from portal.status import source
-from tests.portal.scripted_gateway import ScriptedGateway, busy
+from quotas.services import keys
+from tests.portal.scripted_gateway import ScriptedGateway, busy, live, queued, running
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis_url")]
 
@@ -168,3 +169,25 @@ def test_engine_text_is_shown_literally(client: Client, gateway: ScriptedGateway
 
     assert evil not in page
     assert "&lt;img src=x" in page
+
+
+def test_my_requests_now_name_their_key(alice: Any, as_user: Any, gateway: ScriptedGateway) -> None:
+    """
+    Running and waiting requests show the key's name; one whose key was deleted says so, with no id.
+    """
+    me = str(alice.pk)
+    key_id = keys.issue(owner=alice, name="notebook", service_class="interactive").key.public_id
+    gateway.live = live(
+        running=(
+            running(me, "interactive", 27, key_id=key_id),
+            running(me, "interactive", 9, key_id="key_deleted"),
+        ),
+        queued=(queued(me, "interactive", 1, 4, key_id=key_id),),
+    )
+
+    text = as_user(alice).get("/live/mine/").content.decode()
+
+    assert text.count("notebook") == 2
+    assert text.count("a key of yours that is gone") == 1
+    assert "key_deleted" not in text
+    assert key_id not in text
