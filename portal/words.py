@@ -97,6 +97,13 @@ def left(until: datetime, now: datetime) -> str:
     return f"in {span(rest.total_seconds())}" if rest > timedelta(0) else "over"
 
 
+def cut(text: str, most: int) -> str:
+    """Return the text, or its head with the words that it is cut and how long it was."""
+    return (
+        text if len(text) <= most else f"{text[:most]} … cut here, {len(text):,} characters in all"
+    )
+
+
 def plural(number: int, one: str, many: str) -> str:
     """Return `1 request`, `2 requests`."""
     return f"{number:,} {one if number == 1 else many}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from portal.batches import ending, services
@@ -259,3 +261,24 @@ def test_an_answer_keeps_every_character(api: ApiClient, engine: Witness) -> Non
     _, output, _ = outcome(api, batch_id)
     content = output[0]["response"]["body"]["choices"][0]["message"]["content"]
     assert content == 'emoji 😀 \x00 😀 "quoted" ünïcödé'
+
+
+def test_a_huge_error_of_one_line_is_shown_cut_and_kept_whole(
+    alice: User, api: ApiClient, engine: Witness, client: Client
+) -> None:
+    """The page shows its head and how long it was; the error file has every byte."""
+    message = "because " * 75_000
+    body = json.dumps({"error": {"code": "x", "message": message}})
+    engine.tell(rules={"huge": {"fail_status": 400, "fail_body": body}})
+    batch_id = api.submit(marked("huge"))
+
+    run_room(all_ended)
+    write_all_results()
+    client.force_login(alice)
+    page = client.get(f"/batches/{batch_id}/").content.decode()
+
+    assert "because because" in page
+    assert "cut here, 600,000 characters in all" in page
+    assert len(page) < 60_000
+    _, _, errors = outcome(api, batch_id)
+    assert errors[0]["response"]["body"]["error"]["message"] == message

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -260,3 +261,33 @@ def test_a_live_part_keeps_what_the_reader_opened(
     page.wait_for_timeout(4000)
     assert page.locator("#line1").get_attribute("open") is not None
     page.close()
+
+
+def test_the_try_box_cuts_what_is_huge_and_says_so(
+    browser: Browser, site: tuple[str, ApiKey]
+) -> None:
+    """
+    A tool call of 5 MiB and an error of 600 kB are shown by their heads, with their full sizes.
+    """
+    home, _ = site
+    call = {"index": 0, "function": {"name": "save", "arguments": "x" * (5 << 20)}}
+    huge = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+    answers = [
+        {"status": 200, "body": f"data: {json.dumps(huge)}\n\ndata: [DONE]\n\n"},
+        {"status": 400, "body": json.dumps({"error": {"message": "e" * 600_000}})},
+    ]
+    page = browser.new_context().new_page()
+    sign_in(page, home)
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(**answers.pop(0)))
+
+    page.click("#try-form button[type=submit]")
+    page.get_by_text("First word after").wait_for()
+    shown = page.inner_text("#try-answer")
+    assert shown.startswith("Tool call save: xxx")
+    assert shown.endswith("cut here, 5,242,880 characters in all")
+    assert len(shown) < 21_000
+
+    page.click("#try-form button[type=submit]")
+    page.get_by_text("cut here, 600,000 characters in all").wait_for()
+    assert len(page.inner_text("#try-facts")) < 400
+    page.context.close()

@@ -18,10 +18,13 @@ from typing import Any
 
 import orjson
 
+from portal import words
+
 MOST_FAILURES = 3
 SHORTEST_WAIT_S = 0.5
 DEFAULT_WAIT_S = 2.0
 LONGEST_WAIT_S = 3600.0
+MESSAGE_SHOWN = 240  # with its mark it fits the book of lines; the error file has all of it
 PAUSING_CODES = frozenset(
     {"key_revoked", "key_disabled", "key_expired", "owner_disabled", "group_disabled"}
 )
@@ -82,8 +85,8 @@ def judge(answer: Answer) -> Verdict:
     body, raw = _parsed(answer.body)
     error = _error(body)
     status = _real_status(answer.status, error, body)
-    code = _storable(error.get("code"))
-    message = _storable(error.get("message"))
+    code = _storable(error.get("code"))[:500]
+    message = words.cut(_storable(error.get("message")), MESSAGE_SHOWN)
     kind = _kind(status, code)
     if kind is Kind.BROKE and not message:
         message = f"the engine answered {status}"
@@ -108,7 +111,9 @@ def _nothing_came(answer: Answer) -> Verdict:
             message="The gateway cannot be reached.",
             wait_s=DEFAULT_WAIT_S,
         )
-    return Verdict(Kind.BROKE, 0, code="connection_lost", message=answer.trouble[:500])
+    return Verdict(
+        Kind.BROKE, 0, code="connection_lost", message=words.cut(answer.trouble, MESSAGE_SHOWN)
+    )
 
 
 def _kind(status: int, code: str) -> Kind:
@@ -154,7 +159,7 @@ def _error(body: Any) -> Mapping[str, Any]:
 
 def _storable(value: object) -> str:
     """Return a text of an engine as PostgreSQL takes it: no NUL, no half characters."""
-    text = str(value or "")[:500].replace("\x00", "")
+    text = str(value or "").replace("\x00", "")
     return text.encode(errors="replace").decode()
 
 

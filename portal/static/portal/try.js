@@ -6,7 +6,26 @@
   const answer = document.getElementById("try-answer");
   const facts = document.getElementById("try-facts");
   const stop = document.getElementById("try-stop");
+  const MOST = 20000; // characters of one answer or tool call the page shows
+  const MOST_ERROR = 300;
   let cut = null;
+
+  const mark = (size) => ` … cut here, ${size.toLocaleString("en")} characters in all`;
+  const short = (text) =>
+    text.length <= MOST_ERROR ? text : text.slice(0, MOST_ERROR) + mark(text.length);
+
+  // One part of the answer: shows its head as it arrives, and says at the end what is left out.
+  class Part {
+    size = 0;
+    take(text) {
+      const room = MOST - this.size;
+      this.size += text.length;
+      if (room > 0) answer.append(text.slice(0, room));
+    }
+    end() {
+      if (this.size > MOST) answer.append(mark(this.size));
+    }
+  }
 
   // Yields the data of each server-sent event, wherever the network splits the stream.
   async function* events(body) {
@@ -50,17 +69,29 @@
     }
     let first = 0;
     let usage = null;
+    let part = new Part();
+    let tool = null;
     for await (const data of events(response.body)) {
       if (data === "[DONE]") break;
       const event = JSON.parse(data);
       if (event.error) throw new Error(event.error.message);
       if (event.usage) usage = event.usage;
-      const piece = event.choices?.[0]?.delta?.content;
-      if (!piece) continue;
+      const delta = event.choices?.[0]?.delta;
+      if (!delta?.content && !delta?.tool_calls) continue;
       if (!first) facts.textContent = "Writing.";
       first ||= performance.now() - began;
-      answer.append(piece);
+      if (delta.content) part.take(delta.content);
+      for (const call of delta.tool_calls || []) {
+        if (call.index !== tool) {
+          part.end();
+          part = new Part();
+          tool = call.index;
+          answer.append(`${answer.textContent ? "\n" : ""}Tool call ${short(call.function?.name || "")}: `);
+        }
+        part.take(call.function?.arguments || "");
+      }
     }
+    part.end();
     const took = performance.now() - began;
     const id = response.headers.get("x-request-id") || "";
     const tokens = usage ? `${usage.completion_tokens} tokens` : "tokens unknown";
@@ -77,7 +108,7 @@
     try {
       await chat(await bearer(), model, text);
     } catch (error) {
-      facts.textContent = error.name === "AbortError" ? "Stopped by you." : error.message;
+      facts.textContent = error.name === "AbortError" ? "Stopped by you." : short(error.message);
     } finally {
       if (stop) stop.disabled = true;
     }
