@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
 from redis.exceptions import RedisError
 
-from portal import context
+from portal import context, words
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ def bad_request(request: HttpRequest, exception: Exception | None = None) -> Htt
 def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """Answer 403, with the missing right when the code that refused named it."""
     text = str(exception) if exception else ""
-    return answer(request, 403, {"reason": text[:300]})
+    return answer(request, 403, {"reason": words.cut(text, 300)})
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
