@@ -218,7 +218,6 @@ class Desk:
     def give_back(self, entry: Entry) -> None:
         """Undo a start: slots and service as if it had not been."""
         self.state.service[entry.user] -= entry.charge
-        entry.charge = 0
         self.state.unhold(entry)
 
     def prefill_done(self, ticket_id: str) -> None:

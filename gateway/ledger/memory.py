@@ -232,7 +232,9 @@ class MemoryStore:
             if not state.service[user]:
                 del state.service[user]
         for entry in state.entries.values():
-            entry.charge = sharing.decay(entry.charge, steps)
+            charge = sharing.decay(entry.charge, steps)
+            state.user_charged[entry.user] += charge - entry.charge
+            entry.charge = charge
 
     # Processes
 

@@ -14,7 +14,7 @@ from gateway.ledger.state import BATCH, Entry, LedgerState, Owner
 
 COUNTS = (
     "key_in_flight", "user_in_flight", "batch_in_flight", "key_queued", "user_queued",
-    "pool_queued", "pool_tickets", "user_tickets",
+    "pool_queued", "pool_tickets", "user_tickets", "user_charged",
 )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ def _counts(state: LedgerState, held: list[Entry], queued: list[Entry]) -> Itera
     for e in held:
         true["key_in_flight"][e.key] += e.ticket.weight
         true["user_in_flight"][e.user] += e.ticket.weight
+        true["user_charged"][e.user] += e.charge
         if e.ticket.service_class is BATCH:
             true["batch_in_flight"][e.ticket.pool] += e.ticket.weight
     for e in queued:
@@ -56,8 +57,9 @@ def _counts(state: LedgerState, held: list[Entry], queued: list[Entry]) -> Itera
         true["pool_tickets"][(e.ticket.pool, e.ticket.service_class)] += 1
     for name in COUNTS:
         kept = {k: n for k, n in getattr(state, name).items() if n}
-        if kept != dict(true[name]):
-            yield f"{name} is {kept}, a recount says {dict(true[name])}"
+        counted = {k: n for k, n in true[name].items() if n}
+        if kept != counted:
+            yield f"{name} is {kept}, a recount says {counted}"
 
 
 def _replicas(state: LedgerState, held: list[Entry]) -> Iterable[str]:

@@ -110,7 +110,8 @@ def _fleet(state: LedgerState, fleet: dict[str, bytes]) -> None:
 
 def _counts(state: LedgerState, counts: dict[str, int]) -> None:
     by_owner = {"k": state.key_in_flight, "u": state.user_in_flight, "kq": state.key_queued,
-                "uq": state.user_queued, "ut": state.user_tickets}  # fmt: skip
+                "uq": state.user_queued, "ut": state.user_tickets,
+                "uc": state.user_charged}  # fmt: skip
     by_kind = {"pq": state.pool_queued, "pt": state.pool_tickets}
     for name, n in counts.items():
         table, _, rest = name.partition(":")

@@ -104,6 +104,7 @@ class LedgerState:
         self.pool_queued: Counter[tuple[str, ServiceClass]] = Counter()
         self.pool_tickets: Counter[tuple[str, ServiceClass]] = Counter()  # queued and in flight
         self.user_tickets: Counter[Owner] = Counter()  # a user with any is active
+        self.user_charged: Counter[Owner] = Counter()  # the part of V that leases have charged
         self.service: defaultdict[Owner, int] = defaultdict(int)  # V
         self.decayed_at = 0  # the last minute of ledger time in which service shrank
         self.completion_average: dict[FlowId, int] = {}
@@ -176,12 +177,14 @@ class LedgerState:
         self.pool_tickets[(entry.ticket.pool, entry.ticket.service_class)] += 1
 
     def _lift(self, user: Owner) -> None:
-        active = [v for (cls, name), v in self._active_service() if cls is user[0]]
-        if active:
-            self.service[user] = max(self.service[user], min(active))
-
-    def _active_service(self) -> list[tuple[Owner, int]]:
-        return [(owner, self.service[owner]) for owner, n in self.user_tickets.items() if n > 0]
+        """Raise V to the least of the active, who are taken without what is only estimated."""
+        settled = [
+            self.service[owner] - self.user_charged[owner]
+            for owner, n in self.user_tickets.items()
+            if n > 0 and owner[0] is user[0]
+        ]
+        if settled:
+            self.service[user] = max(self.service[user], min(settled))
 
     def leave(self, entry: Entry) -> None:
         """Let a ticket go for good; it must be neither queued nor in flight any more."""
@@ -218,6 +221,7 @@ class LedgerState:
         """Give the entry its slots, its prefill budget and its charge."""
         entry.replica_id, entry.charge = replica_id, charge
         self.service[entry.user] += charge
+        self.user_charged[entry.user] += charge
         self._count_held(entry, +1)
         replica, tokens = self.replicas[replica_id], entry.ticket.prefill_tokens
         if reads and tokens:
@@ -234,8 +238,10 @@ class LedgerState:
             entry.reading = 0
 
     def unhold(self, entry: Entry) -> None:
-        """Take slots and prefill budget back; the charge is the caller's to settle."""
+        """Take slots and prefill budget back; what V was charged is the caller's to settle."""
         self.stop_reading(entry)
+        self.user_charged[entry.user] -= entry.charge
+        entry.charge = 0
         self._count_held(entry, -1)
         replica = self.replicas[entry.replica_id]
         if not replica.in_flight and entry.replica_id not in self.replica_policies:

@@ -470,14 +470,25 @@ function L.settle_flows()
   touched = {}
 end
 
-function L.serve(owner_user, n) -- V changes by n
-  if n == 0 then return end
-  service[owner_user] = L.service_of(owner_user) + n
-  service_dirty[owner_user] = true
+-- V without the charges of what is in flight: what is known to have been used. It stands in act:,
+-- of all and only the active.
+function L.settled(owner_user) return L.service_of(owner_user) - L.get('uc:' .. owner_user) end
+
+function L.stand(owner_user)
   if L.get('ut:' .. owner_user) > 0 then
-    call('ZADD', prefix .. 'act:' .. owner_user:sub(1, 1), service[owner_user], owner_user)
+    call('ZADD', prefix .. 'act:' .. owner_user:sub(1, 1), L.settled(owner_user), owner_user)
   end
-  L.touch(owner_user)
+end
+
+-- V changes by n, of it by `charged` through charges of leases.
+function L.serve(owner_user, n, charged)
+  L.add('uc:' .. owner_user, charged)
+  if n ~= 0 then
+    service[owner_user] = L.service_of(owner_user) + n
+    service_dirty[owner_user] = true
+    L.touch(owner_user)
+  end
+  if n ~= charged then L.stand(owner_user) end
 end
 
 function L.open_window(flow, but)
@@ -508,7 +519,7 @@ function L.enter(e)
       service[e.owner_user] = tonumber(least)
       service_dirty[e.owner_user] = true
     end
-    call('ZADD', active, L.service_of(e.owner_user), e.owner_user)
+    call('ZADD', active, L.settled(e.owner_user), e.owner_user)
   end
   L.add('ut:' .. e.owner_user, 1)
   L.add('pt:' .. e.kind, 1)
@@ -593,7 +604,7 @@ function L.prefill_cost(r, tokens) return min(tokens, max(1, r.budget)) end
 
 function L.hold(e, name, charge, reads)
   e.replica, e.charge = name, charge
-  L.serve(e.owner_user, charge)
+  L.serve(e.owner_user, charge, charge)
   L.count_held(e, e.w)
   if reads and e.u > 0 then
     e.reading = L.prefill_cost(replicas[name], e.u)
@@ -634,7 +645,7 @@ function L.unhold(e)
 end
 
 function L.give_back(e)
-  L.serve(e.owner_user, -e.charge)
+  L.serve(e.owner_user, -e.charge, -e.charge)
   e.charge = 0
   L.unhold(e)
 end
@@ -1166,30 +1177,30 @@ function L.decay()
     end
     return n
   end
+  for _, name in ipairs(call('ZRANGE', HEARD, 0, -1)) do
+    for _, e in ipairs(L.load_all(name, true)) do
+      if e.charge > 0 then
+        local charge = shrunk(e.charge)
+        L.add('uc:' .. e.owner_user, charge - e.charge)
+        e.charge = charge
+        L.changed(e)
+      end
+    end
+  end
   local raw = call('HGETALL', SERVICE)
   for i = 1, #raw, 2 do L.service_of(raw[i]) end
   for owner, n in pairs(service) do
     service[owner] = shrunk(n)
     service_dirty[owner] = true
-    if L.get('ut:' .. owner) > 0 then
-      call('ZADD', prefix .. 'act:' .. owner:sub(1, 1), service[owner], owner)
-    end
+    L.stand(owner)
     if L.get('uq:' .. owner) > 0 then L.touch(owner) end
-  end
-  for _, name in ipairs(call('ZRANGE', HEARD, 0, -1)) do
-    for _, e in ipairs(L.load_all(name, true)) do
-      if e.charge > 0 then
-        e.charge = shrunk(e.charge)
-        L.changed(e)
-      end
-    end
   end
 end
 
 function L.drop(e, keeps_charge)
   if e.replica == '' then return L.drop_queued(e) end
   -- What a dead process's ticket really used died with it: the estimate is kept.
-  if not keeps_charge then L.serve(e.owner_user, -e.charge) end
+  L.serve(e.owner_user, keeps_charge and 0 or -e.charge, -e.charge)
   L.settle_quota(e, keeps_charge and e.u + min(e.o, OUTPUT_CAP) or 0)
   L.unhold(e)
   L.leave(e)
@@ -1312,7 +1323,8 @@ function operations.R(id, line) -- release: outcome, prompt, completion, all tok
   local f = L.fields(line)
   local p = L.user_policy(e.cls, e.user)
   local cost = (tonumber(f[2]) + 2 * tonumber(f[3])) * 1000
-  L.serve(e.owner_user, floor(cost / max(1, p and tonumber(p[4]) or 1)) - e.charge)
+  local used = floor(cost / max(1, p and tonumber(p[4]) or 1))
+  L.serve(e.owner_user, used - e.charge, -e.charge)
   if f[1] == 'served' then
     local function average(name, sample) -- stored plus one, so that 0 means none
       local old = L.get(name)
