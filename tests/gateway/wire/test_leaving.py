@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from quotas.snapshots.usage import UsageRecord
 from tests.gateway.wire.conftest import Stage
 from tests.gateway.wire.stage import chat
 from tests.rig.waiting import wait_until
@@ -42,6 +43,11 @@ def outcomes(stage: Stage, mark: str) -> list[str]:
     return [r.outcome for r in stage.witness.records() if r.mark.startswith(mark)]
 
 
+def aborted(stage: Stage) -> list[UsageRecord]:
+    """Return the records of requests whose clients left."""
+    return [record for record in stage.books.records() if record.outcome == "aborted"]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("state", ["prefill", "decode"])
 def test_the_engine_stops_when_the_client_leaves(stage: Stage, state: str, stream: bool) -> None:
@@ -49,6 +55,7 @@ def test_the_engine_stops_when_the_client_leaves(stage: Stage, state: str, strea
     secret = stage.books.key(in_flight=1)
     mark = f"leave-{state}-{stream}"
     stage.witness.tell(tokens=500, decode_tps=20, first_delay_s=30 if state == "prefill" else 0)
+    known = len(aborted(stage))
 
     link = connect(stage, secret, chat(f"[mark:{mark}/1] x", stream=stream, max_tokens=400))
     wait_until(lambda: stage.witness.counters()["running"] == 1, 5, "the engine works")
@@ -58,7 +65,8 @@ def test_the_engine_stops_when_the_client_leaves(stage: Stage, state: str, strea
 
     wait_until(lambda: stage.witness.counters()["running"] == 0, 2, "the engine has stopped")
     stage.gateway.wait_settled(2)
-    record = next(r for r in reversed(stage.books.records()) if r.outcome == "aborted")
+    wait_until(lambda: len(aborted(stage)) == known + 1, 5, "its record is written")
+    record = aborted(stage)[-1]
     assert record.prompt_tokens > 0
     if state == "decode" and stream:
         assert record.estimated
