@@ -116,15 +116,26 @@ async def test_reused_prompts_make_a_run_void(llama: LlamaServer) -> None:
 
 async def test_foreign_load_makes_a_run_void(llama: LlamaServer) -> None:
     """
-    One request of somebody else during a step voids the run, by the engine's own counters.
+    Somebody else's requests during the steps void the run, by the engine's own counters.
     """
     drive = Drive(target(llama.url, "llamacpp"), quick(2, answer_tokens=400))
-    stranger = threading.Timer(0.3, llama.complete, ("a stranger's question", 600))
-    stranger.start()
+    over = threading.Event()
+
+    def disturb() -> None:
+        while not over.is_set():
+            llama.complete("a stranger's question", 600)
+
+    stranger = threading.Thread(target=disturb)
+
+    async def come(sample: Sample, done: int, total: int) -> None:
+        if not stranger.is_alive():
+            stranger.start()
+
     try:
         with pytest.raises(Void, match="Foreign load"):
-            await run(drive)
+            await drive.run(come)
     finally:
+        over.set()
         await asyncio.to_thread(stranger.join)
 
 
