@@ -190,27 +190,37 @@ async def test_a_stop_gives_the_card_back_and_keeps_what_was_measured(witness: W
 async def test_known_rates_come_out_within_three_per_cent(witness: Witness) -> None:
     """
     Prefill and decode agree with the simulated engine's own books at every concurrency, and the
-    knee is at its slots.
+    knee is at its slots. A busy machine may delay one run; no machine delays three the same way.
     """
     witness.tell(slots=4, tokens=1000, prefill_tps=600, decode_tps=40)
-    known = len(witness.records())
-    plan = quick(4, lengths=(300,), repeats=1, answer_tokens=20)
-    found = measured(plan, await run(Drive(target(witness.url, "vllm"), plan)))
+    for attempts_left in (2, 1, 0):
+        known = len(witness.records())
+        plan = quick(4, lengths=(300,), repeats=1, answer_tokens=20)
+        found = measured(plan, await run(Drive(target(witness.url, "vllm"), plan)))
+        books = witness.records()[known + 1 :]  # without the thrown-away first request
+        wrong = disagreements(found, books)
+        if not wrong and found.knee == 4:
+            break
+        assert attempts_left, (wrong, found.knee)
+    assert found.points[-1].ttft_p95_s > 1.5 * found.points[0].ttft_p95_s
 
-    books = witness.records()[known + 1 :]  # without the thrown-away first request
+
+def disagreements(found: Report, books: list[Record]) -> list[str]:
+    """Return where a report is more than three per cent from the engine's own books."""
+    wrong: list[str] = []
     for point in found.points[:3]:
         wave, books = books[: point.concurrency], books[point.concurrency :]
         prefill, decode = true_rates(wave, point.prompt_tokens)
         assert point.decode_per_s is not None
         assert point.prefill_per_s is not None
-        assert point.decode_per_s.value == pytest.approx(decode, rel=0.03)
+        if point.decode_per_s.value != pytest.approx(decode, rel=0.03):
+            wrong.append(f"{point.concurrency}: decode {point.decode_per_s.value}, not {decode}")
         # As times: on a loaded machine the client may hear of the first token a moment late.
         tokens = point.concurrency * point.prompt_tokens
-        true_s = tokens / prefill
-        late_s = max(0.03 * true_s, 0.05)
-        assert tokens / point.prefill_per_s.value == pytest.approx(true_s, abs=late_s)
-    assert found.knee == 4
-    assert found.points[-1].ttft_p95_s > 1.5 * found.points[0].ttft_p95_s
+        took_s, true_s = tokens / point.prefill_per_s.value, tokens / prefill
+        if took_s != pytest.approx(true_s, abs=max(0.03 * true_s, 0.05)):
+            wrong.append(f"{point.concurrency}: read in {took_s} s, not {true_s} s")
+    return wrong
 
 
 def true_rates(wave: list[Record], prompt_tokens: int) -> tuple[float, float]:
