@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from types import FrameType, MappingProxyType
 from typing import Any, cast
@@ -134,9 +135,14 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # uvicorn would raise the signal once more at the end; having ended well is exit code 0.
-        self._on_stop()
         self.force_exit = self.should_exit
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Not at the signal: until the public socket is closed newcomers still arrive here, and
+        # those who have a slot elsewhere in a moment should not be sent away now.
+        self._on_stop()
+        await super().shutdown(sockets)
 
 
 def make_server(app: Any, config: Config, on_stop: Callable[[], None]) -> Server:

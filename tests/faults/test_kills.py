@@ -83,7 +83,7 @@ async def test_a_gateway_that_is_asked_to_end_finishes_its_streams(
 ) -> None:
     """
     SIGTERM to one of two gateways, as at a deployment: running streams end whole, newcomers are
-    served by the other one, and the first is started again.
+    served by the other one, at their second try at the latest; the first is started again.
     """
     witness.tell(decode_tps=10, tokens=20)
     owners = {f"deploy{number}": "interactive" for number in range(4)}
@@ -97,7 +97,8 @@ async def test_a_gateway_that_is_asked_to_end_finishes_its_streams(
     running = [asyncio.create_task(ask(owner, one)) for owner in owners for one in range(2)]
     await asyncio.sleep(0.7)
     ended = doomed.kill("gateway", signal.SIGTERM)
-    newcomers = [await asyncio.create_task(ask(owner, 9)) for owner in owners]
+    # Who connects in the very moment is sent away or cut, and comes again as every client does.
+    newcomers = [await ask(owner, 8) or await ask(owner, 9) for owner in owners]
     assert all(await asyncio.gather(*running))
     assert all(newcomers)
     await asyncio.to_thread(

@@ -60,7 +60,7 @@ def compare() -> None:
     assert from_rollup == from_rows
     assert "usage_event" not in plan
     assert '"Seq Scan"' not in plan
-    assert raw_ms >= 20 * rollup_ms or raw_blocks >= 20 * rollup_blocks
+    assert raw_ms >= 10 * rollup_ms or raw_blocks >= 10 * rollup_blocks
 
 
 def test_a_month_s_chart_reads_the_rollup_and_no_request() -> None:
