@@ -7,7 +7,7 @@ import ipaddress
 
 import orjson
 
-from gateway import card, holding
+from gateway import card, holding, stopping
 from gateway.authenticate import allows_live
 from gateway.client import Client
 from gateway.core.headers import FORWARDED, client_address
@@ -38,6 +38,8 @@ async def answer(services: Services, client: Client, path: str) -> None:
         await card.serve(services, client)
     elif path == "/internal/hold":
         await holding.serve(services, client)
+    elif path == "/internal/stop":
+        await stopping.serve(services, client)
     elif path == "/internal/advance" and services.config.test_clock:
         _only_near(services, client, frozenset())
         await _advance(services, client)

@@ -6,6 +6,7 @@ GatewayError
   Forbidden 403         the key may not do this
   NotFound 404          no such path or model
   MethodNotAllowed 405
+  Stopped 409           its owner or an administrator stopped it in the portal
   TooLarge 413
   EngineRefused 4xx     the engine would not take the request: its own words, in our shape
   Rejected 429          turned away at the door; the request never waited
@@ -79,6 +80,10 @@ class NotFound(GatewayError):
 
 class MethodNotAllowed(GatewayError):
     status, type, code = 405, "invalid_request_error", "method_not_allowed"
+
+
+class Stopped(GatewayError):
+    status, type, code = 409, "request_stopped_error", "stopped"
 
 
 class TooLarge(GatewayError):
@@ -155,6 +160,14 @@ def shutting_down() -> Unavailable:
     """Return what a client is told that comes while this process ends."""
     return Unavailable(
         "This gateway is being restarted; try again.", code="shutting_down", retry_after_s=1
+    )
+
+
+def stopped() -> Stopped:
+    """Return what a client is told whose request was stopped; clients must not send it again."""
+    return Stopped(
+        "This request was stopped in the portal, by its owner or an administrator.",
+        headers=((b"x-should-retry", b"false"),),
     )
 
 

@@ -9,7 +9,7 @@ import orjson
 from gateway.answer import Answer
 from gateway.client import Client
 from gateway.core.types import Grant, Outcome
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Stopped
 from gateway.intake import Order
 from gateway.upstream import Closed
 from quotas.snapshots.usage import UsageRecord
@@ -33,6 +33,8 @@ class Story:
         """Return how a request ended that was given a slot."""
         answer = self.answer
         if self.client.gone and (answer is None or answer.error is not None):
+            return Outcome.ABORTED
+        if isinstance(self.expired, Stopped):
             return Outcome.ABORTED
         if answer is None or answer.error is not None or answer.status != 200 or self.expired:
             return Outcome.FAILED

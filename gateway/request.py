@@ -152,7 +152,7 @@ class Request:
         self._granting = None
         ledger, ticket_id = self.services.ledger, self.client.request_id
         outcome = Outcome.EVICTED_TIMED_OUT
-        if self.client.gone:
+        if self.client.gone or isinstance(self.story.expired, errors.Stopped):
             outcome = Outcome.EVICTED_CLIENT_GONE
         elif self.services.draining:
             outcome = Outcome.EVICTED_SHUTTING_DOWN
@@ -370,6 +370,14 @@ class Request:
         elif now - answer.last_live_s > config.idle_stream_s and not answer.paused:
             return EngineTimeout("The engine went silent.", code="engine_silent")
         return None
+
+    def stop(self, error: GatewayError) -> None:
+        """End it now, wherever it is: out of the queue, or off the engine."""
+        self.story.expired = self.story.expired or error
+        answer = self.story.answer
+        if answer is not None and not answer.ended and answer.call is not None:
+            answer.call.close()
+        self.client.bell.ring()
 
     def drain(self) -> None:
         """The process is ending: leave the queue; what runs may finish."""

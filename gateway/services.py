@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gateway import errors
 from gateway.answer import Buffers
 from gateway.config import Config
 from gateway.core.estimate import Estimator
@@ -23,6 +24,7 @@ from gateway.usage import Outbox
 
 if TYPE_CHECKING:
     from gateway.request import Request
+    from gateway.stopping import Stops
 
 TICK_S = 0.5
 VIEW_AGE_S = 1.0
@@ -67,6 +69,7 @@ class Services:
     buffers: Buffers
     holds: Holds
     watcher: Watcher
+    stops: Stops
     estimator: Estimator = field(default_factory=Estimator)
     live: set[Request] = field(default_factory=set)
     draining: bool = False
@@ -81,6 +84,12 @@ class Services:
             for request in tuple(self.live):
                 request.tick(now)
             self.upstream.sweep()
+
+    def stop(self, request_id: str) -> None:
+        """End a request its owner does not want any more, if it is one of this process."""
+        for request in tuple(self.live):
+            if request.client.request_id == request_id:
+                request.stop(errors.stopped())
 
     def drain(self) -> None:
         """Take nothing new; what waits is told to come back, what runs may finish."""

@@ -24,6 +24,7 @@ from gateway.metrics import Metrics
 from gateway.policies import FleetWriter, write_key
 from gateway.quota import Quota
 from gateway.services import Lookout, Services
+from gateway.stopping import Stops
 from gateway.upstream import Upstream
 from gateway.usage import Outbox
 from quotas.snapshots import directory as snapshots
@@ -79,11 +80,22 @@ async def services(config: Config) -> AsyncIterator[Services]:
         buffers=Buffers(config.stream_buffer, config.process_buffer),
         holds=Holds(_redis(config), fleet),
         watcher=Watcher(_redis(config), ledger, fleet, name=config.process_name),
+        stops=Stops(_redis(config)),
         rules=Rules(config.extra_fields, config.media_hosts, config.embedding_inputs),
     )
+    made.stops.on_stop = made.stop
     made.metrics.collectors.append(FleetCollector(fleet, made.watcher))
     async with contextlib.AsyncExitStack() as stack:
-        for part in (outbox, ledger, fleet, directory, counters, made.holds, made.watcher):
+        for part in (
+            outbox,
+            ledger,
+            fleet,
+            directory,
+            counters,
+            made.holds,
+            made.watcher,
+            made.stops,
+        ):
             stack.push_async_callback(part.close)
             await part.start()
         ticking = asyncio.create_task(made.tick(), name="tick")

@@ -55,6 +55,8 @@ ERRORS = (
     ErrorDoc("method_not_allowed", 405, "The address exists, but not with this method.",
              "Compare with the list of addresses."),
     ErrorDoc("request_timeout", 408, "The body did not arrive in time.", "Send it again."),
+    ErrorDoc("stopped", 409, "You stopped this request in the portal, or an administrator did.",
+             "Nothing; send it again if that was a mistake. What it used so far is counted."),
     ErrorDoc("body_too_large", 413, "The body is larger than this server takes.",
              "Shorten it; put large inputs into a file."),
     ErrorDoc("request_exceeds_limit", 400, "Prompt and longest answer together are more than a "

@@ -24,7 +24,7 @@ class BadCredential(ValueError):
 class Credential:
     """What a service credential allows."""
 
-    scope: str  # "batch" (lines), "try" (try it here), "live" (read /internal/*)
+    scope: str  # "batch" (lines), "try" (try it here), "live" (/internal/*)
     key_digest: str  # SHA-256 of the key whose owner it stands for; "" for scope live
     expires_at: float  # Unix seconds
     batch_id: str = ""
