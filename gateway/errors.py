@@ -21,6 +21,7 @@ ClientGone is no reply: nobody is there to read one.
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import orjson
@@ -160,6 +161,16 @@ def shutting_down() -> Unavailable:
     """Return what a client is told that comes while this process ends."""
     return Unavailable(
         "This gateway is being restarted; try again.", code="shutting_down", retry_after_s=1
+    )
+
+
+def measuring(until: float) -> Unavailable:
+    """Return what a client is told while the only card of its model is being measured."""
+    return Unavailable(
+        "The capacity of this model's card is being measured; it is back soon.",
+        code="measuring",
+        retry_after_s=max(1.0, until - time.time()),
+        outcome=Outcome.EVICTED_NO_REPLICA,
     )
 
 

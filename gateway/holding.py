@@ -11,9 +11,10 @@ from typing import Any
 
 import orjson
 
+from gateway import errors
 from gateway.authenticate import allows_live
 from gateway.client import Client
-from gateway.errors import BadRequest, Forbidden, MethodNotAllowed, Rejected, Unavailable
+from gateway.errors import BadRequest, Forbidden, MethodNotAllowed, Rejected
 from gateway.fleet.holds import AlreadyHeld, Hold
 from gateway.fleet.prober import Fleet
 from gateway.services import Services
@@ -26,11 +27,7 @@ def refuse_while_measured(fleet: Fleet, pool: str) -> None:
     """Turn a newcomer away while every replica of the pool is being measured."""
     until = fleet.measured_until(pool)
     if until is not None:
-        raise Unavailable(
-            "The capacity of this model's card is being measured; it is back soon.",
-            code="measuring",
-            retry_after_s=max(1.0, until - time.time()),
-        )
+        raise errors.measuring(until)
 
 
 async def serve(services: Services, client: Client) -> None:

@@ -119,6 +119,7 @@ class Request:
             place=order.place,
             fingerprint=order.fingerprint,
             charges=order.reservation.charges,
+            group=order.pool.reserving(caller.key.group_id),
             # With the memory ledger nobody would be left to write it.
             interrupted=self.story.interrupted() if services.config.ledger == "redis" else b"",
         )
@@ -156,6 +157,8 @@ class Request:
             outcome = Outcome.EVICTED_CLIENT_GONE
         elif self.services.draining:
             outcome = Outcome.EVICTED_SHUTTING_DOWN
+        elif self.story.expired is not None:
+            outcome = self.story.expired.outcome or outcome
         if granting.done() and not granting.cancelled() and granting.exception() is None:
             # Granted in the very moment: it holds a lease, and the lease brings the record.
             self._recorded = True
@@ -379,8 +382,8 @@ class Request:
             answer.call.close()
         self.client.bell.ring()
 
-    def drain(self) -> None:
-        """The process is ending: leave the queue; what runs may finish."""
+    def leave_queue(self, error: GatewayError) -> None:
+        """Leave the queue with this answer; what runs may finish."""
         if self._granting is not None:
-            self.story.expired = errors.shutting_down()
+            self.story.expired = error
             self.client.bell.ring()

@@ -83,7 +83,16 @@ class Services:
             now = loop.time()
             for request in tuple(self.live):
                 request.tick(now)
+            if self.fleet.is_held:
+                self._turn_away_measured()
             self.upstream.sweep()
+
+    def _turn_away_measured(self) -> None:
+        """Tell those in line when a card that is measured is back; they need not wait for it."""
+        for request in tuple(self.live):
+            until = self.fleet.measured_until(request.order.pool.name)
+            if until is not None:
+                request.leave_queue(errors.measuring(until))
 
     def stop(self, request_id: str) -> None:
         """End a request its owner does not want any more, if it is one of this process."""
@@ -95,4 +104,4 @@ class Services:
         """Take nothing new; what waits is told to come back, what runs may finish."""
         self.draining = True
         for request in tuple(self.live):
-            request.drain()
+            request.leave_queue(errors.shutting_down())

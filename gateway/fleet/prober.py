@@ -146,6 +146,11 @@ class Fleet:
                 replica.hold = holds.get(name)
                 self._tell(replica)
 
+    @property
+    def is_held(self) -> bool:
+        """Tell whether any replica is held."""
+        return any(replica.hold is not None for replica in self._replicas.values())
+
     def measured_until(self, pool: str) -> float | None:
         """Return when the pool is back if every replica of it is held, else None."""
         mine = [r for r in self._replicas.values() if r.snapshot.pool == pool]
