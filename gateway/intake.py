@@ -6,7 +6,7 @@ Everything that can be refused without waiting is refused here, before the ledge
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gateway.authenticate import Caller, authenticate
@@ -83,6 +83,9 @@ async def _order(
         asked = fields.read(kind, body, services.rules)
     except BadField as error:
         raise BadRequest(str(error), param=error.param, code=error.code) from None
+    if asked.tier == "flex":
+        # One request of an interactive key that may wait; a batch key never gains by asking.
+        caller = replace(caller, service_class=ServiceClass.BATCH)
     pool = _pool(services, caller, asked)
     most_output = _check_output(asked, caller.limits, pool)
     prompt = services.estimator.prompt_tokens(

@@ -102,6 +102,7 @@ class Line:
     def _common(self) -> Headers:
         order, grant = self._request.order, self._request.story.grant
         headers: Headers = self._request.quotas.headers()
+        headers.append((b"x-fairway-class", order.caller.service_class.encode()))
         if grant is not None:
             headers.append((b"x-fairway-queue-wait-ms", str(grant.queue_wait_ms).encode()))
         if order.asked.dropped:

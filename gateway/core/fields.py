@@ -86,10 +86,11 @@ _MAX_TOKENS_FIELDS = {
 NEVER_FROM_CLIENTS = _names(
     "priority request_id id_slot kv_transfer_params vllm_xargs cache_salt n_predict n_cmpl"
     " use_beam_search data_parallel_rank stream stream_options extra_body logits_processors"
-    " prompt_embeds chat_template mm_processor_kwargs"
+    " prompt_embeds chat_template mm_processor_kwargs service_tier"
 )
 _SHOWN_DROPPED = 20
-_SET_ANEW = frozenset({"stream", "stream_options"})
+_SET_ANEW = frozenset({"stream", "stream_options", "service_tier"})
+TIERS = frozenset({"auto", "default", "flex", "priority", "scale", "standard_only"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class Asked:
     characters: int  # of the prompt, as text
     prompt_ids: int  # tokens of the prompt, where it was given as tokens
     images: int  # pictures and sounds in it
+    tier: str  # the `service_tier` it names, "" for none: "flex" runs as batch
     fields: dict[str, Any]  # the whole body
     kept: frozenset[str]  # names that may go on to an engine
     dropped: tuple[str, ...]  # names that may not
@@ -130,6 +132,7 @@ def read(kind: Kind, body: bytes, rules: Rules) -> Asked:
         characters=prompt.characters,
         prompt_ids=prompt.ids,
         images=prompt.images,
+        tier=_tier(fields),
         fields=fields,
         kept=allowed,
         dropped=_dropped(fields, allowed),
@@ -164,6 +167,16 @@ def _stream(fields: dict[str, Any]) -> bool:
     if value in (None, False, 0, "false"):
         return False
     raise BadField("`stream` must be true or false.", "stream")
+
+
+def _tier(fields: dict[str, Any]) -> str:
+    """Return the tier a body names; which tier it gets is said with the answer."""
+    value = fields.get("service_tier")
+    if value is None:
+        return ""
+    if not isinstance(value, str) or value not in TIERS:
+        raise BadField("`service_tier` must be auto, default or flex.", "service_tier")
+    return value
 
 
 def _integer(fields: dict[str, Any], name: str, low: int, high: int) -> int | None:

@@ -124,6 +124,8 @@ BAD: list[tuple[Any, Kind, str | None]] = [
     (chat(max_tokens="5"), Kind.CHAT, "max_tokens"),
     (chat(max_completion_tokens=2**63), Kind.CHAT, "max_completion_tokens"),
     (chat(n=0), Kind.CHAT, "n"),
+    (chat(service_tier="gold"), Kind.CHAT, "service_tier"),
+    (chat(service_tier=["flex"]), Kind.CHAT, "service_tier"),
     (chat(stream="yes"), Kind.CHAT, "stream"),
     ({"model": "m", "prompt": "x", "n": 3, "best_of": 2}, Kind.COMPLETIONS, "best_of"),
     ({"model": "m", "prompt": [1, -2]}, Kind.COMPLETIONS, "prompt"),
