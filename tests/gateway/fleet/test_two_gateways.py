@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import httpx
@@ -18,10 +19,13 @@ from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness
 
 
+SLOW = {"slow": {"first_delay_s": 6.0}}
+
+
 @pytest.fixture
 def pair(redis_url: str, tmp_path: Path) -> Iterator[tuple[GatewayProcess, GatewayProcess, str]]:
     """Return two gateways in front of one engine, and a key."""
-    witness = Witness(tmp_path, Script(slots=4)).start()
+    witness = Witness(tmp_path, Script(slots=4, rules=SLOW)).start()
     books = Books(redis.Redis.from_url(redis_url))
     books.engine(witness.url)
     secret = books.key()
@@ -37,10 +41,10 @@ def pair(redis_url: str, tmp_path: Path) -> Iterator[tuple[GatewayProcess, Gatew
     witness.stop()
 
 
-def ask(gateway: GatewayProcess, secret: str) -> httpx.Response:
+def ask(gateway: GatewayProcess, secret: str, text: str = "hello") -> httpx.Response:
     """Send one chat message."""
     address = f"{gateway.url}/v1/chat/completions"
-    return httpx.post(address, json=chat(), headers=bearer(secret), timeout=20)
+    return httpx.post(address, json=chat(text), headers=bearer(secret), timeout=20)
 
 
 def hold(gateway: GatewayProcess, method: str) -> httpx.Response:
@@ -97,6 +101,30 @@ def test_a_hold_taken_at_one_binds_the_other(
     assert all(50 < int(answer.headers["retry-after"]) <= 60 for answer in refused)
     assert hold(two, "DELETE").status_code == 200
     wait_until(lambda: ask(one, secret).status_code == 200, 5, "the card is back")
+
+
+def test_those_in_line_are_told_when_the_card_is_back(
+    pair: tuple[GatewayProcess, GatewayProcess, str],
+) -> None:
+    """
+    What runs when a measurement begins ends well; who waits is told at once instead of waiting.
+    """
+    one, two, secret = pair
+    with ThreadPoolExecutor(6) as visitors:
+        asked = [
+            visitors.submit(ask, gateway, secret, f"[mark:slow/{n}]")
+            for n in range(3)
+            for gateway in (one, two)
+        ]
+        wait_until(lambda: len(one.live()["queued"]) == 4, 10, "two run and four wait")
+        assert hold(one, "POST").json()["state"] == "measuring"
+        told = as_completed(asked)
+        refused = [next(told).result() for _ in range(4)]
+        served = [answer.result() for answer in told]
+
+    assert [answer.json()["error"]["code"] for answer in refused] == ["measuring"] * 4
+    assert all(50 < int(answer.headers["retry-after"]) <= 60 for answer in refused)
+    assert [answer.status_code for answer in served] == [200] * 2
 
 
 def test_a_stranger_may_not_hold_the_card(pair: tuple[GatewayProcess, GatewayProcess, str]) -> None:
