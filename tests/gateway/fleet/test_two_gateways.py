@@ -18,7 +18,6 @@ from tests.rig.engine_script import Script
 from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness
 
-
 SLOW = {"slow": {"first_delay_s": 6.0}}
 
 
