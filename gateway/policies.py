@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gateway.core.types import ServiceClass
 from gateway.ledger.interface import KeyPolicy, Ledger, PoolPolicy, ReplicaPolicy, UserPolicy
-from quotas.snapshots.directory import Fleet, KeySnapshot, Limits
+from quotas.snapshots.directory import Fleet, KeySnapshot, Limits, PoolSnapshot
 
 DEFAULT_IN_FLIGHT = 2
 DEFAULT_QUEUED = {
@@ -52,6 +54,14 @@ def _is_default(limits: Limits, per: str, name: str) -> bool:
     return f"{per}.{name}" in limits.defaults or name not in getattr(limits, per)
 
 
+def _reserved(pool: PoolSnapshot) -> tuple[tuple[str, int], ...]:
+    """Return what is kept for each group now: 0 before a reservation begins."""
+    slots: Counter[str] = Counter()
+    for one in pool.reservations:
+        slots[one.group_id] += one.slots if one.is_running else 0
+    return tuple(sorted(slots.items()))
+
+
 class FleetWriter:
     """Tells the ledger which pools and replicas there are, and which are no more."""
 
@@ -71,6 +81,7 @@ class FleetWriter:
                     batch_idle_after_ms=pool.batch_idle_after_s * 1000,
                     queue_bound_interactive=pool.queue_bound_interactive,
                     queue_bound_batch=pool.queue_bound_batch,
+                    reserved=_reserved(pool),
                 )
             )
         wanted = [replica for replica in fleet.replicas if replica.state != "disabled"]

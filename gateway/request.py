@@ -119,6 +119,7 @@ class Request:
             place=order.place,
             fingerprint=order.fingerprint,
             charges=order.reservation.charges,
+            group=order.pool.reserving(caller.key.group_id),
             # With the memory ledger nobody would be left to write it.
             interrupted=self.story.interrupted() if services.config.ledger == "redis" else b"",
         )

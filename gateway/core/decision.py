@@ -95,6 +95,8 @@ def _action(
         )
     if blocker is Blocker.BATCH_POOL:
         return "Not hardware: batch waits for batch; raise batch slots if nobody minds.", None, ""
+    if blocker is Blocker.RESERVED:
+        return "Not hardware: slots were reserved for a group; reserve fewer or later.", None, ""
     if blocker is Blocker.NO_REPLICA:
         return "Keep the engines up: people waited because none was.", None, ""
     if blocker is Blocker.KV or preempted:

@@ -36,6 +36,7 @@ class Blocker(StrEnum):
 
     OWN_CAP = "own_cap"
     BATCH_POOL = "batch_pool"
+    RESERVED = "reserved"  # the slots that are free are kept for a group
     SLOTS = "slots"
     PREFILL = "prefill"
     KV = "kv"
@@ -92,6 +93,7 @@ class Ticket:
     home_wait_ms: int = 2_000  # longest it waits for its session's full home replica
     charges: tuple[Charge, ...] = ()
     interrupted: bytes = b""  # the usage record to append if this process dies with it
+    group: str = ""  # its group, where that has slots of the pool reserved; else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ class Dispatcher:
         state = self.state
         if not any(r.accepts and r.has_slots(1) for r in state.replicas_of(pool)):
             return False
+        if state.is_all_kept(pool):
+            return False
         interactive, batch = self._heads(pool, INTERACTIVE), self._heads(pool, BATCH)
         if not interactive and not batch:
             return False
@@ -113,6 +115,8 @@ class Dispatcher:
                 return Fit(blocker=Blocker.BATCH_POOL, big=ticket.weight > 1)
             if reserved.batch:
                 return Fit(blocker=Blocker.BATCH_POOL)
+        if state.is_kept(ticket.pool, ticket.weight, ticket.group):
+            return Fit(blocker=Blocker.RESERVED)
         fit = place(self._wish(entry), replicas, reserved)
         if fit.home_is_full and entry.pick_since_ms is None:
             entry.pick_since_ms = state.now_ms

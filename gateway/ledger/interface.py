@@ -61,6 +61,8 @@ class PoolPolicy:
     batch_idle_after_ms: int
     queue_bound_interactive: int
     queue_bound_batch: int
+    #: (group, slots): what is kept for a group now; 0 for a reservation that is still to come.
+    reserved: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

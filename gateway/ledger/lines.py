@@ -60,7 +60,8 @@ def ticket_line(t: Ticket) -> bytes:
             t.fingerprint, _charges(t.charges), "",
         )
     )  # fmt: skip
-    return line.encode() + t.interrupted
+    # Behind the record, which holds no raw tab, so that a ticket without a group costs nothing.
+    return line.encode() + t.interrupted + (b"\t" + _clean(t.group).encode() if t.group else b"")
 
 
 def read_ticket(ticket_id: str, line: bytes) -> Ticket:
@@ -69,10 +70,11 @@ def read_ticket(ticket_id: str, line: bytes) -> Ticket:
     key, user, cls, pool, w, u, o, ttl, wait, session, order, place, body, charges = (
         part.decode() for part in f[:14]
     )
+    interrupted, _, group = f[14].partition(b"\t")
     return Ticket(
         ticket_id, key, user, CLASS[cls], pool, int(w), int(u), int(o),
         tuple(order.split(",")) if order else (), session, int(ttl), place, body, int(wait),
-        tuple(_read_charge(c) for c in charges.split("\x1e") if c), f[14],
+        tuple(_read_charge(c) for c in charges.split("\x1e") if c), interrupted, group.decode(),
     )  # fmt: skip
 
 
@@ -136,11 +138,18 @@ def _user(policy: UserPolicy) -> Line:
 
 
 def _pool(policy: PoolPolicy) -> str:
+    reserved = ",".join(f"{_clean(group)}:{slots}" for group, slots in policy.reserved)
     return (
         f"{policy.version}\t{_opt(policy.batch_slots)}\t{_opt(policy.batch_slots_idle)}"
         f"\t{policy.batch_idle_after_ms}\t{policy.queue_bound_interactive}"
-        f"\t{policy.queue_bound_batch}"
+        f"\t{policy.queue_bound_batch}\t{reserved}"
     )
+
+
+def read_reserved(text: str) -> tuple[tuple[str, int], ...]:
+    """Read the last field of a pool's line."""
+    pairs = (part.rpartition(":") for part in text.split(",") if part)
+    return tuple((group, int(slots)) for group, _, slots in pairs)
 
 
 def _replica(policy: ReplicaPolicy) -> str:

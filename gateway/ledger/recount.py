@@ -14,7 +14,8 @@ from gateway.ledger.state import BATCH, Entry, LedgerState, Owner
 
 COUNTS = (
     "key_in_flight", "user_in_flight", "batch_in_flight", "key_queued", "user_queued",
-    "pool_queued", "pool_tickets", "user_tickets", "user_charged",
+    "pool_queued", "pool_tickets", "user_tickets", "user_charged", "group_in_flight",
+    "group_queued",
 )  # fmt: skip
 
 
@@ -48,10 +49,14 @@ def _counts(state: LedgerState, held: list[Entry], queued: list[Entry]) -> Itera
         true["user_charged"][e.user] += e.charge
         if e.ticket.service_class is BATCH:
             true["batch_in_flight"][e.ticket.pool] += e.ticket.weight
+        if e.ticket.group:
+            true["group_in_flight"][(e.replica_id, e.ticket.group)] += e.ticket.weight
     for e in queued:
         true["key_queued"][e.key] += 1
         true["user_queued"][e.user] += 1
         true["pool_queued"][(e.ticket.pool, e.ticket.service_class)] += 1
+        if e.ticket.group:
+            true["group_queued"][(e.ticket.pool, e.ticket.group)] += 1
     for e in [*held, *queued]:
         true["user_tickets"][e.user] += 1
         true["pool_tickets"][(e.ticket.pool, e.ticket.service_class)] += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from gateway.core.placing import Replica
 from gateway.core.ranking import BATCH_HANDICAP_MS
@@ -88,8 +89,9 @@ def _fleet(state: LedgerState, fleet: dict[str, bytes]) -> None:
         if kind == "p":
             busy, idle = (int(n) if n else None for n in f[1:3])
             state.pools[rest] = PoolPolicy(
-                rest, int(f[0]), busy, idle, int(f[3]), int(f[4]), int(f[5])
-            )
+                rest, int(f[0]), busy, idle, int(f[3]), int(f[4]), int(f[5]),
+                lines.read_reserved(f[6]) if len(f) > 6 else (),
+            )  # fmt: skip
         elif kind == "r":
             policy = ReplicaPolicy(rest, int(f[0]), f[1], int(f[2]), int(f[3]), f[4])
             state.replica_policies[rest] = policy
@@ -108,19 +110,25 @@ def _fleet(state: LedgerState, fleet: dict[str, bytes]) -> None:
             replica.slots_now = min(replica.slots_now, int(f[1])) if f[1] else replica.slots_now
 
 
+def _pair(text: str) -> tuple[str, str]:
+    name, _, group = text.partition("\t")
+    return (name, group)
+
+
 def _counts(state: LedgerState, counts: dict[str, int]) -> None:
-    by_owner = {"k": state.key_in_flight, "u": state.user_in_flight, "kq": state.key_queued,
-                "uq": state.user_queued, "ut": state.user_tickets,
-                "uc": state.user_charged}  # fmt: skip
-    by_kind = {"pq": state.pool_queued, "pt": state.pool_tickets}
+    kept: dict[str, tuple[Any, Callable[[str], Any]]] = {
+        "k": (state.key_in_flight, _owner), "u": (state.user_in_flight, _owner),
+        "kq": (state.key_queued, _owner), "uq": (state.user_queued, _owner),
+        "ut": (state.user_tickets, _owner), "uc": (state.user_charged, _owner),
+        "pq": (state.pool_queued, _kind), "pt": (state.pool_tickets, _kind),
+        "gh": (state.group_in_flight, _pair), "gq": (state.group_queued, _pair),
+        "b": (state.batch_in_flight, str),
+    }  # fmt: skip
     for name, n in counts.items():
         table, _, rest = name.partition(":")
-        if table in by_owner:
-            by_owner[table][_owner(rest)] = n
-        elif table in by_kind:
-            by_kind[table][_kind(rest)] = n
-        elif table == "b":
-            state.batch_in_flight[rest] = n
+        if table in kept:
+            counter, read = kept[table]
+            counter[read(rest)] = n
         elif table == "hold":
             state.hold_average[_kind(rest)] = n - 1
         elif table == "avg":

@@ -103,6 +103,9 @@ class LedgerState:
         self.user_queued: Counter[Owner] = Counter()
         self.pool_queued: Counter[tuple[str, ServiceClass]] = Counter()
         self.pool_tickets: Counter[tuple[str, ServiceClass]] = Counter()  # queued and in flight
+        # Of tickets that bring a group: what it holds of a replica, what waits for a pool.
+        self.group_in_flight: Counter[tuple[str, str]] = Counter()
+        self.group_queued: Counter[tuple[str, str]] = Counter()
         self.user_tickets: Counter[Owner] = Counter()  # a user with any is active
         self.user_charged: Counter[Owner] = Counter()  # the part of V that leases have charged
         self.service: defaultdict[Owner, int] = defaultdict(int)  # V
@@ -139,6 +142,30 @@ class LedgerState:
         return sharing.batch_slots(
             policy.batch_slots, policy.batch_slots_idle, self.slots_up(pool), self.is_lent(pool)
         )
+
+    def is_kept(self, pool: str, weight: int, group: str = "") -> bool:
+        """Rule 7: tell whether what is free is kept for other groups than this one.
+
+        After every start the free slots still cover what each other group has reserved and does
+        not hold, so together the others never hold more than the slots less the reserved ones.
+        """
+        reserved = self.pools[pool].reserved
+        if not reserved:
+            return False
+        up = [r for r in self.replicas_of(pool) if r.accepts]
+        kept = 0
+        for name, slots in reserved:
+            if name != group:
+                held = sum(self.group_in_flight[(r.replica_id, name)] for r in up)
+                kept += max(0, slots - held)
+        free = sum(max(0, r.slots_now - r.in_flight) for r in up)
+        return kept > 0 and free - kept < weight
+
+    def is_all_kept(self, pool: str) -> bool:
+        """Tell whether nothing is free but for groups none of whose tickets wait."""
+        reserved = self.pools[pool].reserved
+        waits = any(self.group_queued[(pool, name)] for name, _ in reserved)
+        return not waits and self.is_kept(pool, 1)
 
     def has_own_room(self, entry: Entry) -> bool:
         """Rules 1 and 2: the ticket fits its key's and its user's caps."""
@@ -216,6 +243,8 @@ class LedgerState:
         self.key_queued[entry.key] += n
         self.user_queued[entry.user] += n
         self.pool_queued[(entry.ticket.pool, entry.ticket.service_class)] += n
+        if entry.ticket.group:
+            self.group_queued[(entry.ticket.pool, entry.ticket.group)] += n
 
     def hold(self, entry: Entry, replica_id: str, charge: int, reads: bool) -> None:
         """Give the entry its slots, its prefill budget and its charge."""
@@ -255,3 +284,5 @@ class LedgerState:
         self.user_in_flight[entry.user] += n
         if entry.ticket.service_class is BATCH:
             self.batch_in_flight[entry.ticket.pool] += n
+        if entry.ticket.group:
+            self.group_in_flight[(entry.replica_id, entry.ticket.group)] += n

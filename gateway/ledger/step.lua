@@ -197,6 +197,14 @@ function L.slots_up(pool)
   return total
 end
 
+function L.reserved_of(line) -- "group:slots,group:slots"
+  local out = {}
+  for group, slots in line:gmatch('([^,]*):(%d+)') do
+    out[#out + 1] = { group = group, slots = tonumber(slots) }
+  end
+  return out
+end
+
 function L.refresh_fleet()
   local raw, seen, gone_into = call('HGETALL', FLEET), {}, {}
   pools, pool_names, replicas, replica_names = {}, {}, {}, {}
@@ -207,6 +215,7 @@ function L.refresh_fleet()
       pools[name] = {
         version = tonumber(f[1]), busy = L.number(f[2]), idle = L.number(f[3]),
         idle_after = tonumber(f[4]), bound_i = tonumber(f[5]), bound_b = tonumber(f[6]),
+        reserved = f[7] and f[7] ~= '' and L.reserved_of(f[7]) or nil,
       }
       pool_names[#pool_names + 1] = name
     elseif kind == 'r' then
@@ -317,7 +326,7 @@ function L.read_ticket(e, line)
   e.w, e.u, e.o = tonumber(f[5]), tonumber(f[6]), tonumber(f[7])
   e.ttl, e.home_wait = tonumber(f[8]), tonumber(f[9])
   e.session, e.order, e.place, e.body = f[10], f[11], f[12], f[13]
-  e.charges, e.interrupted = f[14], f[15]
+  e.charges, e.interrupted, e.group = f[14], f[15], f[16]
   e.owner_key, e.owner_user = e.cls .. '\t' .. e.key, e.cls .. '\t' .. e.user
   e.flow = e.pool .. '\t' .. e.owner_user
   e.queue = prefix .. 'q:' .. e.flow .. '\t' .. e.key
@@ -556,6 +565,7 @@ function L.count_queued(e, n)
   L.add('pq:' .. e.kind, n)
   L.add('n:' .. e.flow, n)
   L.add('w:' .. e.gateway, n)
+  if e.group then L.add('gq:' .. e.pool .. '\t' .. e.group, n) end
   L.touch(e.owner_user)
 end
 
@@ -593,6 +603,7 @@ function L.count_held(e, n)
   L.add('k:' .. e.owner_key, n)
   L.add('u:' .. e.owner_user, n)
   if e.cls == 'b' then L.add('b:' .. e.pool, n) end
+  if e.group then L.add('gh:' .. e.replica .. '\t' .. e.group, n) end
   L.touch(e.owner_user)
   -- Behind an application key the room that comes free is that of other people as well.
   if L.get('kq:' .. e.owner_key) > 0 then
@@ -708,6 +719,34 @@ function L.refusal(e, r, reserved)
   return nil
 end
 
+-- Rule 7: is what is free kept for other groups than this one? As is_kept of state.py.
+function L.is_kept(pool, weight, group)
+  local free, held = 0, {}
+  for _, name in ipairs(replica_names) do
+    local r = replicas[name]
+    if r.pool == pool and r.accepts then
+      free = free + max(0, r.now - L.get('r:' .. name))
+      for i, one in ipairs(pools[pool].reserved) do
+        held[i] = (held[i] or 0) + L.get('gh:' .. name .. '\t' .. one.group)
+      end
+    end
+  end
+  local kept = 0
+  for i, one in ipairs(pools[pool].reserved) do
+    if one.group ~= group then kept = kept + max(0, one.slots - (held[i] or 0)) end
+  end
+  return kept > 0 and free - kept < weight
+end
+
+function L.is_all_kept(pool)
+  local reserved = pools[pool].reserved
+  if not reserved then return false end
+  for _, one in ipairs(reserved) do
+    if L.get('gq:' .. pool .. '\t' .. one.group) > 0 then return false end
+  end
+  return L.is_kept(pool, 1)
+end
+
 -- Returns where the entry may start, or nothing and what blocks it and whether only its size does.
 function L.fit(e, reserved)
   local up = {}
@@ -720,6 +759,7 @@ function L.fit(e, reserved)
     if L.get('b:' .. e.pool) + e.w > L.batch_limit(e.pool) then return nil, 'batch_pool', e.w > 1 end
     if reserved.batch then return nil, 'batch_pool', false end
   end
+  if pools[e.pool].reserved and L.is_kept(e.pool, e.w, e.group) then return nil, 'reserved', false end
   if e.avoid ~= '' and #up > 1 then
     local others = {}
     for _, r in ipairs(up) do
@@ -873,6 +913,7 @@ end
 
 function L.start_one(pool)
   if not L.has_free_slot(pool) or L.get('ready:' .. pool) == 0 then return false end
+  if L.is_all_kept(pool) then return false end
   local reserved = { slots = {}, prefill = {}, batch = false }
   local aside, is_aside = {}, {}
   for _ = 1, MOST_SET_ASIDE do

@@ -17,6 +17,7 @@ WORTH_A_WORD_S = 10.0  # a line that starts sooner does not wait, it takes its t
 BLOCKERS = {
     "own_cap": "your batch places are taken by other lines of yours",
     "batch_pool": "the slots batch may hold now are taken; people who chat go first",
+    "reserved": "the free slots are reserved for a group",
     "slots": "all slots are held and people who chat go first",
     "prefill": "other long prompts are being read",
     "kv": "the card's memory is full for the moment",

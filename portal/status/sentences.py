@@ -17,6 +17,7 @@ CLASSES = ("interactive", "batch")
 BLOCKERS = {
     "own_cap": "your own cap: one of your requests has to end first",
     "batch_pool": "batch holds all the slots it may have now",
+    "reserved": "the free slots are reserved for a group",
     "slots": "all slots are held",
     "prefill": "long prompts are being read; the next is let in when they are through",
     "kv": "the card's memory is full",
@@ -26,6 +27,7 @@ BLOCKERS = {
 CAUSES = {
     "own_cap": "people's own caps",
     "batch_pool": "the part of the slots batch may have",
+    "reserved": "slots reserved for a group",
     "slots": "too few slots",
     "prefill": "long prompts being read",
     "kv": "card memory",

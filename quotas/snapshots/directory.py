@@ -81,6 +81,18 @@ class ReplicaSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class ReservationSnapshot:
+    """Slots kept for a group: the occurrence that runs, or else the next one."""
+
+    group_id: str
+    group_name: str
+    slots: int
+    starts_at: float  # Unix seconds
+    ends_at: float
+    is_running: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """The replicas of one model and how they are shared; None = the scheduler's default."""
 
@@ -93,6 +105,14 @@ class PoolSnapshot:
     queue_bound_batch: int = 256
     max_output_tokens: int | None = None
     context: int | None = None
+    reservations: tuple[ReservationSnapshot, ...] = ()
+
+    def reserving(self, group_id: str) -> str:
+        """Return the group if slots of this pool are, or will be, kept for it; else ""."""
+        for one in self.reservations:
+            if one.group_id == group_id:
+                return group_id
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +166,18 @@ def key_from_json(text: bytes | str) -> KeySnapshot:
     return KeySnapshot(**raw)
 
 
+def _pool(raw: dict[str, Any]) -> PoolSnapshot:
+    raw["aliases"] = tuple(raw["aliases"])
+    raw["reservations"] = tuple(ReservationSnapshot(**r) for r in raw.get("reservations", ()))
+    return PoolSnapshot(**raw)
+
+
 def fleet_from_json(text: bytes | str) -> Fleet:
     """Read what `to_json` wrote of the fleet."""
     raw = json.loads(text)
     return Fleet(
         version=raw["version"],
-        pools=tuple(PoolSnapshot(**{**p, "aliases": tuple(p["aliases"])}) for p in raw["pools"]),
+        pools=tuple(_pool(pool) for pool in raw["pools"]),
         replicas=tuple(ReplicaSnapshot(**r) for r in raw["replicas"]),
         cards=tuple(CardSnapshot(**c) for c in raw["cards"]),
         announcements=tuple(raw["announcements"]),

@@ -18,6 +18,7 @@ from quotas.snapshots.credentials import Credential, sign
 BLOCKERS = {
     "own_cap": "at its own cap",
     "batch_pool": "batch has its share",
+    "reserved": "reserved for a group",
     "slots": "all slots taken",
     "prefill": "long prompts in progress",
     "kv": "engine short of memory",

@@ -193,7 +193,8 @@ class Books:
         if known.ticket.service_class is BATCH:
             # Rule of §3: no batch start while an admissible interactive head stands before it.
             for head in self.heads(INTERACTIVE):
-                passed = head.is_simple and self.rank(head) < self.rank(known)
+                passed = head.is_simple and self.pool_room(head)
+                passed = passed and self.rank(head) < self.rank(known)
                 hold(not passed, "batch passed an older interactive ticket (2)")
         elif known.is_simple:
             for head in self.heads(BATCH):
