@@ -287,7 +287,9 @@ def engine_error(answer: Answer) -> GatewayError:
         return errors.NotFound(message, code="not_found_at_engine", param=param)
     if answer.status >= 500 and answer.status != 501:
         return EngineFailed(message, code="engine_failed")
-    code = "context_length_exceeded" if "context" in kind else "engine_refused"
+    # llama.cpp says it in the type, vLLM only in words.
+    is_too_long = "context" in kind or "maximum context length" in message
+    code = "context_length_exceeded" if is_too_long else "engine_refused"
     return EngineRefused(answer.status, message, code=code, param=param)
 
 

@@ -51,13 +51,14 @@ def test_a_stream_comes_without_the_usage_nobody_asked_for(stage: Stage) -> None
     assert record.finish_reason == "length"
 
 
-def test_streams_keep_their_bytes_however_they_are_cut(stage: Stage) -> None:
-    """200 seeded texts in many scripts, cut at random or byte by byte, arrive byte for byte."""
+@pytest.mark.parametrize("count", [pytest.param(100), pytest.param(1000, marks=pytest.mark.long)])
+def test_streams_keep_their_bytes_however_they_are_cut(stage: Stage, count: int) -> None:
+    """Seeded texts in many scripts, cut at random and byte by byte, arrive byte for byte."""
     secret = stage.books.key(in_flight=4)
     dice = random.Random(59)
 
     with stage.client(secret) as client:
-        for number in range(200):
+        for number in range(count):
             parts = [dice.choice(TEXTS) for _ in range(dice.randrange(1, 12))]
             end = dice.choice(["\n\n", "\r\n\r\n", "\r\r"])
             chunks = [
@@ -70,7 +71,7 @@ def test_streams_keep_their_bytes_however_they_are_cut(stage: Stage) -> None:
             stage.witness.tell(
                 answer_b64=base64.b64encode(stream.encode()).decode(),
                 answer_type="text/event-stream",
-                cut="byte" if number % 20 == 0 else f"seed:{number}",
+                cut="byte" if number % 10 == 0 else f"seed:{number}",
             )
             answer = client.post("/v1/chat/completions", json=chat(stream=True))
             assert answer.content == stream.encode(), f"text {number}"
@@ -174,17 +175,26 @@ def test_missing_usage_is_counted_and_called_an_estimate(stage: Stage) -> None:
     assert (record.outcome, record.completion_tokens, record.estimated) == ("served", 6, True)
 
 
-def test_an_engines_refusal_keeps_its_words_in_our_shape(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("too long", "exceed_context_size_error"),  # llama.cpp
+        ("This model's maximum context length is 2048 tokens.", "BadRequestError"),  # vLLM
+    ],
+)
+def test_an_engines_refusal_keeps_its_words_in_our_shape(
+    stage: Stage, words: str, kind: str
+) -> None:
     """A 4xx of the engine comes back with its message, all four keys and a stable code."""
     secret = stage.books.key()
-    error = {"code": 400, "message": "too long", "type": "exceed_context_size_error"}
+    error = {"code": 400, "message": words, "type": kind}
     stage.witness.tell(fail_status=400, fail_body=json.dumps({"error": error}))
 
     answer = stage.ask(secret)
 
     assert answer.status_code == 400
     assert answer.json()["error"] == {
-        "message": "too long",
+        "message": words,
         "type": "invalid_request_error",
         "param": None,
         "code": "context_length_exceeded",
@@ -193,19 +203,29 @@ def test_an_engines_refusal_keeps_its_words_in_our_shape(stage: Stage) -> None:
     assert (record.outcome, record.status, record.completion_tokens) == ("failed", 400, 0)
 
 
-def test_a_hot_key_gets_its_answers_within_milliseconds(stage: Stage) -> None:
-    """1 keep-alive connection, 200 requests: each answer's end is seen at once."""
-    secret = stage.books.key()
-    slowest = 0.0
+@pytest.mark.parametrize("count", [pytest.param(200), pytest.param(1000, marks=pytest.mark.long)])
+def test_the_end_of_an_answer_is_seen_at_once(stage: Stage, count: int) -> None:
+    """
+    On one kept connection every answer, streamed or plain, ends within 50 ms of the engine's end.
+    """
+    secret, ended_s, ends = stage.books.key(), {}, set()
 
     with stage.client(secret) as client:
-        for number in range(200):
-            began = time.monotonic()
-            body = chat(stream=bool(number % 2), max_tokens=1)
-            assert client.post("/v1/chat/completions", json=body).status_code == 200
-            slowest = max(slowest, time.monotonic() - began)
+        for number in range(count):
+            mark = f"end{count}/{number}"
+            body = chat(f"[mark:{mark}] x", stream=bool(number % 2), max_tokens=1)
+            answer = client.post("/v1/chat/completions", json=body)
+            ended_s[mark] = time.monotonic()
+            assert answer.status_code == 200
+            ends.add(answer.extensions["network_stream"].get_extra_info("client_addr"))
 
-    assert slowest < 0.5
+    assert len(ends) == 1, "the connection was not kept"
+    engine_s = {r.mark: r.ended_s for r in stage.witness.records(f"end{count}")}
+    late_s = sorted(ended_s[mark] - engine_s[mark] for mark in ended_s)
+    assert len(late_s) == count
+    # On a machine that does other things too a few may be held up; none would be by us.
+    at = -1 if count == 1000 else count * 95 // 100
+    assert late_s[at] < 0.05
 
 
 def test_embeddings_weigh_one_and_count_their_input(stage: Stage) -> None:
