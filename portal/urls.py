@@ -13,6 +13,7 @@ from portal.capacity import views as capacity
 from portal.catalogue import views as catalogue
 from portal.docs import views as docs
 from portal.fairness import views as fairness
+from portal.home import stopping
 from portal.home import views as home
 from portal.status import views as status
 
@@ -42,6 +43,10 @@ urlpatterns = [
     path("docs/<slug:slug>/", docs.page, name="docs-page"),
     path("try/credential/", home.try_credential, name="try-credential"),
     path("live/dashboard/", home.live_part, name="live-dashboard"),
+    path("requests/", stopping.everybody, name="everybodys-requests"),
+    path("stop/", stopping.stop, name="stop"),
+    path("requests/stop/", stopping.stop_anybodys, name="stop-anybodys"),
+    path("live/requests/", stopping.live_everybody, name="live-everybody"),
     path("live/mine/", home.live_mine, name="live-mine"),
     path("live/quota/", home.live_quota, name="live-quota"),
     path("live/card-line/", status.card_line, name="live-card-line"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any, cast
 
 from django.conf import settings
@@ -15,9 +14,9 @@ from django.views.decorators.http import require_POST, require_safe
 
 from portal.batches.drawing import Gauge, gauge
 from portal.batches.models import BatchJob
-from portal.home import quota
+from portal.home import mine, quota
 from portal.keys.forms import KeyForm
-from portal.status import reading, source
+from portal.status import source
 from portal.status.views import live_answer, reading_for
 from quotas import reports
 from quotas.models import ApiKey, Pool, User
@@ -26,20 +25,6 @@ from quotas.snapshots import credentials
 
 TRY_S = 300
 JOBS_SHOWN = 5
-GONE = "a key of yours that is gone"  # deleted since the request came
-
-
-@dataclass(frozen=True, slots=True)
-class Mine:
-    """One of my requests now, in the words of its row."""
-
-    state: str
-    service_class: str
-    key: str
-    happens: str
-    wait_s: float | None
-    age_s: float
-    model: str
 
 
 def _person(request: HttpRequest) -> User:
@@ -89,35 +74,19 @@ def live_quota(request: HttpRequest) -> HttpResponse:
 
 
 def _now(request: HttpRequest) -> dict[str, Any]:
-    person, card = _person(request), reading_for(request)
+    person = _person(request)
     names = dict(person.keys.values_list("public_id", "name"))
-    return {"card": card, "mine": mine(person, card, names), "jobs": jobs(person)}
+    return {
+        "card": reading_for(request),
+        "mine": mine.of_person(str(person.pk), source.read().live, names),
+        "jobs": jobs(person),
+    }
 
 
 def jobs(person: User) -> list[tuple[BatchJob, Gauge]]:
     """Return my batch jobs that are not over, with their progress."""
     live = BatchJob.objects.filter(owner=person, state__in=BatchJob.LIVE)[:JOBS_SHOWN]
     return [(job, gauge(job.total, job.completed, job.failed)) for job in live]
-
-
-def mine(person: User, card: reading.Reading, names: dict[str, str]) -> list[Mine]:
-    """Return my requests in flight and waiting, each with what happens next."""
-    live = source.read().live
-    running = [
-        Mine("Running", r.service_class, names.get(r.key_id, GONE), f"on {r.pool}", None,
-             r.running_s, r.pool)
-        for r in (live.running if live else ())
-        if r.user_id == str(person.pk)
-    ]  # fmt: skip
-    waiting = [
-        Mine(f"Place {place.position} of {pool.waiting_all}", place.service_class,
-             names.get(place.key_id, GONE), place.why, place.wait_s, place.queued_s,
-             pool.name)
-        for pool in card.pools
-        for place in pool.places
-        if place.yours
-    ]  # fmt: skip
-    return running + waiting
 
 
 @require_POST

@@ -169,6 +169,16 @@ class Reading:
         return VERDICTS[self.state]
 
 
+def owner_of(flow: str) -> str:
+    """Return the person behind a flow; behind an application key it is `owner/end user`."""
+    return flow.partition("/")[0]
+
+
+def is_owner(ticket: QueuedLive | RunningLive, reader_id: str) -> bool:
+    """Tell whether the one who reads the page owns the request's key."""
+    return bool(reader_id) and owner_of(ticket.user_id) == reader_id
+
+
 def moment(seconds: float | None) -> datetime | None:
     """Return a moment from Unix seconds."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
@@ -308,7 +318,7 @@ def _lanes(
                 number=len(lanes) + place + 1,
                 holder=ticket.service_class,
                 letter=letters[ticket.user_id],
-                yours=bool(reader_id) and ticket.user_id == reader_id,
+                yours=is_owner(ticket, reader_id),
                 running_s=ticket.running_s,
                 width=drawing.lane_width(ticket.running_s),
             )
@@ -325,7 +335,7 @@ def _waiting(ticket: QueuedLive, letters: dict[str, str], reader_id: str) -> dra
         letters[ticket.user_id],
         ticket.effective_priority_s,
         ticket.queued_s,
-        yours=bool(reader_id) and ticket.user_id == reader_id,
+        yours=is_owner(ticket, reader_id),
     )
 
 
@@ -334,7 +344,7 @@ def _place(ticket: QueuedLive, letters: dict[str, str], reader_id: str) -> Place
         position=ticket.position,
         service_class=ticket.service_class,
         letter=letters[ticket.user_id],
-        yours=bool(reader_id) and ticket.user_id == reader_id,
+        yours=is_owner(ticket, reader_id),
         key_id=ticket.key_id,
         ticket_id=ticket.ticket_id,
         queued_s=ticket.queued_s,

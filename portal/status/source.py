@@ -58,6 +58,7 @@ class Source:
 
     def __init__(self, url: str, secret_key: str) -> None:
         self._url = f"{url}/internal/live"
+        self._stop_url = f"{url}/internal/stop"
         self._quota_url = f"{url}/internal/quota"
         self._secret_key = secret_key
         self._client = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
@@ -89,6 +90,21 @@ class Source:
             log.warning("quotas_not_heard", error=type(error).__name__, detail=str(error))
             return None
         return found if len(found) == len(limits) else None
+
+    def stop(self, request_id: str, user_id: str | None) -> bool | None:
+        """Ask the gateway to end a request; False: there is none of that person, None: unheard.
+
+        Without a person it is an administrator who asks.
+        """
+        asked = {"request_id": request_id, "user_id": user_id}
+        try:
+            answer = self._client.post(
+                self._stop_url, headers=self._headers(time.time()), json=asked
+            )
+        except httpx.HTTPError as error:
+            log.warning("stop_not_heard", error=type(error).__name__, detail=str(error))
+            return None
+        return {202: True, 404: False}.get(answer.status_code)
 
     def _headers(self, now: float) -> dict[str, str]:
         credential = credentials.Credential("live", "", now + CREDENTIAL_S)

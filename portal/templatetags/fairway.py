@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -170,6 +171,12 @@ def minus(value: int, less: int) -> int:
 def coord(value: float) -> str:
     """Return a number as SVG takes it, with a point whatever the language."""
     return f"{value:g}"
+
+
+@register.filter
+def named(names: Mapping[str, str], number: str) -> str:
+    """Return the name of a person, or that they are gone."""
+    return names.get(number, f"former user {number}")
 
 
 @register.filter

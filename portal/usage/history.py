@@ -14,10 +14,11 @@ from quotas.models import UsageEvent
 
 PAGE = 50
 FILTERS = {"key": "key_id", "model": "model", "class": "service_class", "outcome": "outcome"}
+STOPPED = "stopped"  # the code of a request that was ended from the portal
 OUTCOMES = {
     "served": "answered",
     "failed": "the engine failed",
-    "aborted": "stopped by the program that asked",
+    "aborted": "stopped by the one who asked",
     "interrupted": "cut off when a part of the gateway stopped",
     "evicted_timed_out": "waited too long for a slot",
     "evicted_no_replica": "no engine of the model was up",
@@ -25,6 +26,13 @@ OUTCOMES = {
     "evicted_revoked": "its key was revoked while it waited",
     "evicted_shutting_down": "the gateway was stopping",
 }
+
+
+def outcome_words(event: UsageEvent) -> str:
+    """Return how a request ended, in the words of the pages."""
+    if event.error_code == STOPPED:
+        return "stopped in the portal"
+    return OUTCOMES.get(event.outcome, event.outcome)
 
 
 @dataclass(frozen=True, slots=True)

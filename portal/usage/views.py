@@ -134,12 +134,10 @@ def requests_page(request: HttpRequest) -> HttpResponse:
         "page": page,
         "filters": filters,
         "keys": keys,
-        "rows": [(row, keys.get(row.key_id, row.key_id), _in_words(row)) for row in page.rows],
+        "rows": [
+            (row, keys.get(row.key_id, row.key_id), history.outcome_words(row)) for row in page.rows
+        ],
         "models": list(Pool.objects.values_list("name", flat=True)),
         "outcomes": history.OUTCOMES,
     }
     return render(request, "usage/requests.html", context)
-
-
-def _in_words(row: UsageEvent) -> str:
-    return history.OUTCOMES.get(row.outcome, row.outcome)

@@ -134,6 +134,7 @@ class ScriptedGateway:
     def __init__(self, secret_key: str) -> None:
         self.live: Live | None = live()
         self.asked = 0
+        self.stopped: list[tuple[str, str | None]] = []  # request, and for whom it was asked
         self.used: dict[str, int] = {}  # limit -> what is used of it
         gateway = self
 
@@ -153,13 +154,11 @@ class ScriptedGateway:
             def do_POST(self) -> None:
                 bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
                 assert credentials.verify(secret_key, bearer, time.time()).scope == "live"
-                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["limits"]
-                quotas = [
-                    {**one, "used": gateway.used.get(one["name"], 0), "resets_at": 1_800_000_000}
-                    for one in asked
-                ]
-                body = json.dumps({"at": time.time(), "quotas": quotas}).encode()
-                self.send_response(200 if gateway.live else 500)
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                stops = self.path == "/internal/stop"
+                status, found = gateway._stop(asked) if stops else gateway._quotas(asked)
+                body = json.dumps(found).encode()
+                self.send_response(status if gateway.live else 500)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -171,6 +170,24 @@ class ScriptedGateway:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
+
+    def _quotas(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        quotas = [
+            {**one, "used": self.used.get(one["name"], 0), "resets_at": 1_800_000_000}
+            for one in asked["limits"]
+        ]
+        return 200, {"at": time.time(), "quotas": quotas}
+
+    def _stop(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Answer as the gateway does: 404 unless it is that person's, or an administrator asks."""
+        assert self.live is not None
+        tickets = (*self.live.running, *self.live.queued)
+        owners = {t.ticket_id: t.user_id.partition("/")[0] for t in tickets}
+        owner = owners.get(asked["request_id"])
+        if owner is None or asked["user_id"] not in (None, owner):
+            return 404, {"error": {"code": "not_found"}}
+        self.stopped.append((asked["request_id"], asked["user_id"]))
+        return 202, {"asked": True}
 
     def stop(self) -> None:
         """Close the port and wait for the thread."""

@@ -187,7 +187,7 @@ def test_my_requests_now_name_their_key(alice: Any, as_user: Any, gateway: Scrip
 
     text = as_user(alice).get("/live/mine/").content.decode()
 
-    assert text.count("notebook") == 2
-    assert text.count("a key of yours that is gone") == 1
+    assert text.count(">notebook</td>") == 2
+    assert text.count(">a key of yours that is gone</td>") == 1
     assert "key_deleted" not in text
     assert key_id not in text
