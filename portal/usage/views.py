@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 from portal import downloads
 from portal.usage import history, series
 from quotas import exports, reports
-from quotas.models import Pool, RejectedMinute, UsageEvent, User
+from quotas.models import Pool, RejectedMinute, User
 from quotas.reports import Only
 
 TABS = (("24h", "24 hours"), ("7d", "7 days"), ("30d", "30 days"))
