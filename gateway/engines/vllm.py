@@ -65,13 +65,8 @@ class Vllm:
     kind: str = "vllm"
     health_paths: tuple[str, ...] = ("/health",)
     reading_paths: tuple[str, ...] = ("/metrics", "/is_sleeping")
-    facts_paths: tuple[str, ...] = (
-        "/version",
-        "/v1/models",
-        "/metrics",
-        "/is_sleeping",
-        "/server_info",
-    )
+    # Not /server_info: it is there in development mode only and takes seconds to answer.
+    facts_paths: tuple[str, ...] = ("/version", "/v1/models", "/metrics", "/is_sleeping")
 
     def health(self, page: Page) -> Health:
         """Judge /health; its body is empty, and 503 means that the engine core is dead."""
