@@ -24,7 +24,7 @@ from django.db import close_old_connections, connections
 from portal import demo_engine, health, preparation, programs
 from portal.preparation import Admin
 from portal.processes import die_with_parent
-from portal.stores import embedded, postgres, private_folder, status, valkey
+from portal.stores import embedded, postgres, private_folder, run_dir, status, valkey
 from portal.supervisor import Child, Ready, Supervisor, open_socket
 
 STORE_LOGS = ("postgres.log", "valkey.log")  # in the data folder, each of the last run only
@@ -113,6 +113,7 @@ class Launch:
     async def _start_stores(self) -> None:
         """Start the embedded stores that are wanted; addresses that are set start nothing."""
         folder = settings.DATA_DIR
+        private_folder(run_dir(folder))  # the portal's socket is there, whoever runs the stores
         stores = []
         if settings.EMBEDDED_DATABASE:
             program = await asyncio.to_thread(postgres.program, folder)
