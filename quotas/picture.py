@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from django.db.models import Min, Q, QuerySet
 
-from quotas import resolve
+from quotas import reserved, resolve
 from quotas.limits import CLASSES
 from quotas.models import ApiKey, Card, LimitRow, OldSecret, Pool, Replica, User
+from quotas.reserved import Shown
 from quotas.snapshots.directory import (
     CardSnapshot,
     Fleet,
@@ -19,6 +20,7 @@ from quotas.snapshots.directory import (
     Limits,
     PoolSnapshot,
     ReplicaSnapshot,
+    ReservationSnapshot,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ def take(now: dt.datetime, version: int, scope: Scope | None) -> Picture:
         current = by_pk[old.key_id]
         ends = min(old.valid_until.timestamp(), current.expires_at or float("inf"))
         snapshots[old.digest] = replace(current, expires_at=ends, masked=old.masked)
-    return Picture(snapshots, _fleet(version), _next_change(now))
+    kept = reserved.running_and_coming(now)
+    return Picture(snapshots, _fleet(version, kept), _next_change(now, kept))
 
 
 def _concerning(keys: list[ApiKey]) -> Q:
@@ -63,9 +66,10 @@ def _concerning(keys: list[ApiKey]) -> Q:
     )
 
 
-def _next_change(now: dt.datetime) -> float | None:
-    """Return when the next limit or account ends by itself."""
-    ends = [
+def _next_change(now: dt.datetime, kept: list[Shown]) -> float | None:
+    """Return when the next limit or account ends, or a reservation begins or ends, by itself."""
+    ends = [one.next_change for one in kept]
+    ends += [
         model.objects.filter(ends_at__gt=now).aggregate(at=Min("ends_at"))["at"]
         for model in (LimitRow, User)
     ]
@@ -159,10 +163,10 @@ def _state(key: ApiKey, now: dt.datetime) -> str:
     return "live" if key.disabled_at is None else "disabled"
 
 
-def _fleet(version: int) -> Fleet:
+def _fleet(version: int, kept: list[Shown]) -> Fleet:
     return Fleet(
         version=version,
-        pools=tuple(_pool(pool) for pool in Pool.objects.all()),
+        pools=tuple(_pool(pool, kept) for pool in Pool.objects.all()),
         replicas=tuple(_replica(r) for r in Replica.objects.select_related("pool", "card")),
         cards=tuple(
             CardSnapshot(card.public_id, card.name, card.memory_mib, card.sharing_mode)
@@ -171,7 +175,7 @@ def _fleet(version: int) -> Fleet:
     )
 
 
-def _pool(pool: Pool) -> PoolSnapshot:
+def _pool(pool: Pool, kept: list[Shown]) -> PoolSnapshot:
     return PoolSnapshot(
         name=pool.name,
         aliases=tuple(pool.aliases),
@@ -182,6 +186,18 @@ def _pool(pool: Pool) -> PoolSnapshot:
         queue_bound_batch=pool.queue_bound_batch,
         max_output_tokens=pool.max_output_tokens,
         context=pool.context,
+        reservations=tuple(_reservation(one) for one in kept if one.reservation.pool_id == pool.pk),
+    )
+
+
+def _reservation(kept: Shown) -> ReservationSnapshot:
+    return ReservationSnapshot(
+        group_id=str(kept.reservation.group_id),
+        group_name=kept.reservation.group.name,
+        slots=kept.reservation.slots,
+        starts_at=kept.occurrence.starts_at.timestamp(),
+        ends_at=kept.occurrence.ends_at.timestamp(),
+        is_running=kept.is_running,
     )
 
 

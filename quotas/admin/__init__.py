@@ -1,5 +1,14 @@
 """The administrators' view of the books, on django-unfold."""
 
-from quotas.admin import capacity, engines, keys, limits, people, requests, usage
+from quotas.admin import capacity, engines, keys, limits, people, requests, reservations, usage
 
-__all__ = ["capacity", "engines", "keys", "limits", "people", "requests", "usage"]
+__all__ = [
+    "capacity",
+    "engines",
+    "keys",
+    "limits",
+    "people",
+    "requests",
+    "reservations",
+    "usage",
+]

@@ -12,6 +12,7 @@ from quotas.models.limits import Level, LimitRow, Per
 from quotas.models.mails import QuotaMail
 from quotas.models.people import Group, User
 from quotas.models.requests import Invite, QuotaRequest
+from quotas.models.reservations import Reservation
 from quotas.models.usage import (
     DirectoryVersion,
     RejectedMinute,
@@ -39,6 +40,7 @@ __all__ = [
     "QuotaRequest",
     "RejectedMinute",
     "Replica",
+    "Reservation",
     "ServiceClass",
     "UsageEvent",
     "UsageHour",
