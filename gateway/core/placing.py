@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gateway.core.affinity import load_bound
 from gateway.core.types import Blocker
@@ -19,6 +20,24 @@ LONG_PROMPT = 4096
 #: How many smaller tickets may pass a big one, and for how long.
 MOST_BYPASSED = 8
 LONGEST_BYPASS_MS = 20_000
+
+
+@dataclass(slots=True)
+class Reservations:
+    """What big tickets at their bound keep free during one pick."""
+
+    prefill: set[str] = field(default_factory=set)  # replicas where no other prompt starts
+    slots: set[str] = field(default_factory=set)  # replicas where nothing else starts
+    batch: bool = False  # no other batch ticket starts in the pool
+
+
+class Fit(NamedTuple):
+    """Where a ticket may start, or what blocks it."""
+
+    replica_id: str = ""
+    blocker: Blocker | None = None
+    big: bool = False  # only its size blocks it
+    home_is_full: bool = False  # it waits for the replica that has its session's cache
 
 
 @dataclass(slots=True)
@@ -35,53 +54,41 @@ class Replica:
     in_flight: int = 0
     prefill: int = 0  # tokens being read
     long_prompts: int = 0
+    here: Fit = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        #: The answer "here", made once.
+        self.here = Fit(self.replica_id)
 
     def has_slots(self, weight: int) -> bool:
         """Rule 4: the ticket's sequences fit beside those in flight."""
         return self.in_flight + weight <= self.slots_now
 
+    def refusal(self, weight: int, tokens: int, reserved: Reservations) -> Blocker | None:
+        """Return why a ticket may not start here now."""
+        wanted = self.in_flight + weight
+        if wanted > self.slots_now:
+            return Blocker.KV if wanted <= self.slots else Blocker.SLOTS
+        if self.replica_id in reserved.slots:
+            return Blocker.SLOTS
+        if tokens and self.replica_id in reserved.prefill:
+            return Blocker.PREFILL
+        return None if self.has_prefill(tokens) else Blocker.PREFILL
+
     def prefill_cost(self, tokens: int) -> int:
         """Return what a prompt takes of the budget; one larger than that takes all of it."""
-        return min(tokens, max(1, self.prefill_budget))
+        budget = self.prefill_budget or 1
+        return tokens if tokens < budget else budget
 
     def has_prefill(self, tokens: int) -> bool:
         """Rule 5: the prompt fits the budget, and at most one long prompt is being read."""
-        if tokens == 0:
-            return True
         if tokens >= LONG_PROMPT and self.long_prompts:
             return False
-        return self.prefill + self.prefill_cost(tokens) <= max(1, self.prefill_budget)
+        budget = self.prefill_budget or 1
+        return not tokens or self.prefill + (tokens if tokens < budget else budget) <= budget
 
 
-@dataclass(slots=True)
-class Reservations:
-    """What big tickets at their bound keep free during one pick."""
-
-    prefill: set[str] = field(default_factory=set)  # replicas where no other prompt starts
-    slots: set[str] = field(default_factory=set)  # replicas where nothing else starts
-    batch: bool = False  # no other batch ticket starts in the pool
-
-    def keep_out(self, replica: Replica, tokens: int) -> Blocker | None:
-        """Return why somebody else's reservation forbids a start here."""
-        if replica.replica_id in self.slots:
-            return Blocker.SLOTS
-        if tokens and replica.replica_id in self.prefill:
-            return Blocker.PREFILL
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Where a ticket may start, or what blocks it."""
-
-    replica_id: str = ""
-    blocker: Blocker | None = None
-    big: bool = False  # only its size blocks it
-    home_is_full: bool = False  # it waits for the replica that has its session's cache
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(NamedTuple):
     """What the choice of a replica depends on, besides the replicas."""
 
     weight: int
@@ -92,27 +99,35 @@ class Wish:
     avoid: str = ""  # a replica that failed it
 
 
-def place(wish: Wish, replicas: Sequence[Replica], reserved: Reservations) -> Fit:
-    """Return where the ticket starts now: its home, else the first that has room in its order."""
-    up = [r for r in replicas if r.accepts]
+def place(wish: Wish, up: Sequence[Replica], reserved: Reservations) -> Fit:
+    """Return where the ticket starts now: its home, else the first that has room in its order.
+
+    `up` are the pool's replicas that take work.
+    """
     if wish.avoid and len(up) > 1:
         up = [r for r in up if r.replica_id != wish.avoid]
     if not up:
         return Fit(blocker=Blocker.NO_REPLICA)
-    refusals = {r.replica_id: _refusal(wish, r, reserved) for r in up}
-    ordered = in_order(wish.order, up)
-    fitting = [r for r in ordered if refusals[r.replica_id] is None]
+    tokens = wish.prefill_tokens
+    refusals = {r.replica_id: r.refusal(wish.weight, tokens, reserved) for r in up}
+    fitting = [r for r in in_order(wish.order, up) if refusals[r.replica_id] is None]
     if not fitting:
-        return _blocked(wish, up, list(refusals.values()))
+        return blocked(wish.weight, list(refusals.values()))
     bound = load_bound(sum(r.in_flight for r in up), wish.weight, len(up))
     home = next((r for r in up if r.replica_id == wish.home and r.affine), None)
     if home is not None and home.in_flight + wish.weight <= bound:
         if refusals[home.replica_id] is None:
-            return Fit(replica_id=home.replica_id)
+            return home.here
         if wish.may_wait_for_home:
             return Fit(blocker=Blocker.SLOTS, home_is_full=True)
     within = [r for r in fitting if r.in_flight + wish.weight <= bound]
-    return Fit(replica_id=(within or fitting)[0].replica_id)
+    return (within or fitting)[0].here
+
+
+def place_alone(weight: int, tokens: int, replica: Replica, reserved: Reservations) -> Fit:
+    """Return the same where one replica takes work: the commonest house, and nothing to choose."""
+    refusal = replica.refusal(weight, tokens, reserved)
+    return replica.here if refusal is None else blocked(weight, [refusal])
 
 
 def in_order(order: Sequence[str], up: Iterable[Replica]) -> list[Replica]:
@@ -126,24 +141,14 @@ def in_order(order: Sequence[str], up: Iterable[Replica]) -> list[Replica]:
     return sorted(up, key=lambda r: (place_of.get(r.replica_id, len(place_of)), r.replica_id))
 
 
-def _refusal(wish: Wish, replica: Replica, reserved: Reservations) -> Blocker | None:
-    if not replica.has_slots(wish.weight):
-        braked = replica.in_flight + wish.weight <= replica.slots
-        return Blocker.KV if braked else Blocker.SLOTS
-    kept = reserved.keep_out(replica, wish.prefill_tokens)
-    if kept is not None:
-        return kept
-    return None if replica.has_prefill(wish.prefill_tokens) else Blocker.PREFILL
-
-
-def _blocked(wish: Wish, up: Sequence[Replica], refusals: Sequence[Blocker | None]) -> Fit:
+def blocked(weight: int, refusals: Sequence[Blocker | None]) -> Fit:
     """Name the blocker: prefill before the brake before slots, since most nearly free."""
     for blocker in (Blocker.PREFILL, Blocker.KV):
         if blocker in refusals:
             break
     else:
         blocker = Blocker.SLOTS
-    return Fit(blocker=blocker, big=blocker is Blocker.PREFILL or wish.weight > 1)
+    return Fit(blocker=blocker, big=blocker is Blocker.PREFILL or weight > 1)
 
 
 def reserve(wish: Wish, up: Sequence[Replica], blocker: Blocker, reserved: Reservations) -> None:

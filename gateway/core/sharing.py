@@ -48,12 +48,14 @@ def batch_slots(busy: int | None, idle: int | None, slots_total: int, lent: bool
 
 def charge(prompt_tokens: int, output_tokens: int, share: int) -> int:
     """Return the service of a request in milli-tokens, divided by its user's share."""
-    return (prompt_tokens + OUTPUT_PRICE * output_tokens) * 1000 // max(1, share)
+    milli = (prompt_tokens + OUTPUT_PRICE * output_tokens) * 1000
+    return milli // share if share > 1 else milli
 
 
 def output_estimate(asked: int, average: int | None) -> int:
     """Return the completion tokens to charge at the start: the least of what we know."""
-    return min(asked, OUTPUT_ESTIMATE_CAP, asked if average is None else average)
+    most = asked if asked < OUTPUT_ESTIMATE_CAP else OUTPUT_ESTIMATE_CAP
+    return most if average is None or most < average else average
 
 
 def estimated_tokens(ticket: Ticket) -> int:

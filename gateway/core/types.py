@@ -2,22 +2,32 @@
 
 Times inside the ledger are whole milliseconds of *ledger time* (docs/scheduler.md), sizes are
 whole tokens, service is whole milli-tokens: Lua and Python must compute the same numbers.
+
+What is made anew for every request is a named tuple: as frozen as a dataclass, made three times
+faster.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
-class ServiceClass(StrEnum):
+class Word(StrEnum):
+    """One of a closed list; hashes as its text does, which an enum's own hash makes slow."""
+
+    __hash__ = str.__hash__
+
+
+class ServiceClass(Word):
     """Interactive goes first; batch stands as if it had arrived ten minutes later."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
 
 
-class Outcome(StrEnum):
+class Outcome(Word):
     """How a ticket ended. Closed list: used as a metric label and in the usage database."""
 
     SERVED = "served"
@@ -31,7 +41,7 @@ class Outcome(StrEnum):
     EVICTED_SHUTTING_DOWN = "evicted_shutting_down"
 
 
-class Blocker(StrEnum):
+class Blocker(Word):
     """Why a queued ticket does not run now; every queued ticket has exactly one."""
 
     OWN_CAP = "own_cap"
@@ -44,8 +54,7 @@ class Blocker(StrEnum):
     SCHEDULER = "scheduler"
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """One counted limit a ticket draws on: reserved when it is admitted, settled at its end.
 
     A limit per minute is a leaky bucket (quotas.snapshots.windows); one per day or month is a sum
@@ -62,8 +71,7 @@ class Charge:
     settles: bool = True  # tokens: what was really used counts in the end; requests: no
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaState:
+class QuotaState(NamedTuple):
     """One counted limit at one instant: the number on the screen, in headers and at the gate."""
 
     counter: str
@@ -73,8 +81,7 @@ class QuotaState:
     resets_in_ms: int | None  # None: what was asked never fits
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """One request from arrival to release, as the ledger needs to know it."""
 
     ticket_id: str  # the request id, unique for ever
@@ -96,8 +103,7 @@ class Ticket:
     group: str = ""  # its group, where that has slots of the pool reserved; else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """The ledger's yes: the ticket now holds `weight` slots of this replica."""
 
     ticket_id: str
@@ -106,8 +112,7 @@ class Grant:
     queue_wait_ms: int  # in ledger time
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What a ticket really used; given with its release."""
 
     outcome: Outcome

@@ -18,6 +18,7 @@ from gateway.ledger.state import BATCH, INTERACTIVE, Entry, FlowId, LedgerState
 
 DEFAULT_HOLD_MS = 10_000
 SHORTEST_RETRY_MS = 1_000
+SERVED = Outcome.SERVED  # a member of an enum is slow to look up
 
 Tell = Callable[[str, op.Result], None]  # gateway, what happened to its ticket
 
@@ -39,18 +40,19 @@ class Desk:
         self._tell = tell
         self._append_usage = append_usage
 
-    def enqueue(self, ticket: Ticket) -> None:
-        state = self.state
+    def enqueue(self, enqueue: op.Enqueue) -> None:
+        state, ticket = self.state, enqueue.ticket
         refusal = self._refusal(ticket)
         if refusal is not None:
             self._tell(self.caller, refusal)
             return
-        place = self.places.take(ticket, state.now_ms)
+        place = self.places.take(ticket, state.now_ms) if self.places.kept else None
         refusal = None if place else self._full(ticket)
         if refusal is not None:
             self._tell(self.caller, refusal)
             return
-        self.quotas.take(ticket.charges, state.now_ms)
+        if ticket.charges:
+            self.quotas.take(ticket.charges, state.now_ms)
         state.seq += 1
         entry = Entry(
             ticket, self.caller, place.seq if place else state.seq, state.now_ms,
@@ -67,7 +69,7 @@ class Desk:
         if self.start_at_once(entry):
             return
         state.queue(entry)
-        self.open_window(entry.flow, but=entry)
+        self.open_window(entry, but=entry)
         self._tell_queued(entry)
 
     def _refusal(self, ticket: Ticket) -> op.Turned | None:
@@ -81,20 +83,23 @@ class Desk:
             return op.Turned(name, "revoked")
         if key is None or user is None or ticket.pool not in state.pools:
             return op.Turned(name, "directory_unavailable", retry_after_ms=5_000)
-        largest = self._largest_weight(ticket)
-        if largest is not None and ticket.weight > largest:
-            return op.Turned(name, "weight_too_large", limit=largest)
-        over = self.quotas.refusal(ticket.charges, state.now_ms)
-        if over is not None:
-            wait, limit = over.resets_in_ms, over.limit
-            return op.Turned(name, "over_quota", None, wait, limit=limit, quota=over)
+        # One sequence of somebody who may have any fits wherever there is a slot.
+        if ticket.weight > 1 or not (key.in_flight and user.in_flight and cls is INTERACTIVE):
+            largest = self._largest_weight(ticket)
+            if largest is not None and ticket.weight > largest:
+                return op.Turned(name, "weight_too_large", limit=largest)
+        if ticket.charges:
+            over = self.quotas.refusal(ticket.charges, state.now_ms)
+            if over is not None:
+                wait, limit = over.resets_in_ms, over.limit
+                return op.Turned(name, "over_quota", None, wait, limit=limit, quota=over)
         return None
 
     def _largest_weight(self, ticket: Ticket) -> int | None:
         """Return the most sequences a ticket may ever have, by what is registered, up or not."""
         state, cls = self.state, ticket.service_class
-        registered = [p.slots for p in state.replica_policies.values() if p.pool == ticket.pool]
-        if not registered:
+        registered = state.registered.get(ticket.pool)
+        if registered is None:
             return None
         total, user = sum(registered), state.users[(cls, ticket.user_id)]
         caps = [
@@ -112,17 +117,14 @@ class Desk:
         state, cls = self.state, ticket.service_class
         key, user = (cls, ticket.key_id), (cls, ticket.user_id)
         pool, flow = state.pools[ticket.pool], (ticket.pool, cls)
-        bound = pool.queue_bound_batch if cls is BATCH else pool.queue_bound_interactive
-        if state.key_queued[key] >= state.keys[key].queued:
-            code, limit, busy = "queue_full_key", state.keys[key].queued, state.key_in_flight[key]
-        elif state.user_queued[user] >= state.users[user].queued:
-            code, limit, busy = (
-                "queue_full_key",
-                state.users[user].queued,
-                state.user_in_flight[user],
-            )
-        elif state.pool_queued[flow] >= bound:
-            code, limit, busy = "queue_full", bound, state.pool_tickets[flow] - bound
+        of_key, of_user = state.keys[key].queued, state.users[user].queued
+        of_pool = pool.queue_bound_batch if cls is BATCH else pool.queue_bound_interactive
+        if state.key_queued.get(key, 0) >= of_key:
+            code, limit, busy = "queue_full_key", of_key, state.key_in_flight[key]
+        elif state.user_queued.get(user, 0) >= of_user:
+            code, limit, busy = "queue_full_key", of_user, state.user_in_flight[user]
+        elif state.pool_queued.get(flow, 0) >= of_pool:
+            code, limit, busy = "queue_full", of_pool, state.pool_tickets[flow] - of_pool
         else:
             return None
         retry = self._retry_after(ticket, busy)
@@ -165,32 +167,32 @@ class Desk:
         self.quotas.settle(entry.ticket.charges, 0, self.state.now_ms)
         self.state.unqueue(entry)
         self.state.leave(entry)
-        self.open_window(entry.flow)
+        self.open_window(entry)
 
     def release(self, release: op.Release) -> None:
-        entry = self._own(release.ticket_id, queued=False)
+        ticket_id, outcome, prompt_tokens, completion_tokens, tokens, record = release
+        entry = self._own(ticket_id, queued=False)
         if entry is None:
             return
-        state, ticket = self.state, entry.ticket
-        user, kind = state.users.get(entry.user), (ticket.pool, ticket.service_class)
-        actual = sharing.charge(
-            release.prompt_tokens, release.completion_tokens, user.share if user else 1
-        )
+        state, ticket, kind = self.state, entry.ticket, entry.kind
+        user = state.users.get(entry.user)
+        actual = sharing.charge(prompt_tokens, completion_tokens, user.share if user else 1)
         state.service[entry.user] += actual - entry.charge
-        if release.outcome is Outcome.SERVED:
+        if outcome is SERVED:
             state.completion_average[entry.flow] = sharing.moving_average(
-                state.completion_average.get(entry.flow), release.completion_tokens
+                state.completion_average.get(entry.flow), completion_tokens
             )
             state.hold_average[kind] = sharing.moving_average(
                 state.hold_average.get(kind), state.now_ms - entry.started_ms
             )
-            self._bind(entry)
-        self.quotas.settle(ticket.charges, release.tokens, state.now_ms)
+            if ticket.session:
+                self._bind(entry)
+        if ticket.charges:
+            self.quotas.settle(ticket.charges, tokens, state.now_ms)
         state.unhold(entry)
         state.leave(entry)
-        if release.record:
-            stream_id = self._append_usage(release.record)
-            self._tell(self.caller, op.Recorded(ticket.ticket_id, stream_id))
+        if record:
+            self._tell(self.caller, op.Recorded(ticket_id, self._append_usage(record)))
 
     def put_back(self, put_back: op.PutBack) -> None:
         entry = self._own(put_back.ticket_id, queued=False)
@@ -199,7 +201,7 @@ class Desk:
         self.give_back(entry)
         entry.avoid = put_back.avoid
         self.state.queue(entry)
-        self.open_window(entry.flow)
+        self.open_window(entry)
         if self.state.now_ms >= entry.deadline_ms:
             self.evict(entry)
         elif not self._is_live(entry):
@@ -233,7 +235,7 @@ class Desk:
 
     def started(self, entry: Entry) -> None:
         entry.is_accepted = entry.gateway == self.caller
-        self.open_window(entry.flow)
+        self.open_window(entry)
         self._tell(
             entry.gateway,
             op.Started(
@@ -244,10 +246,15 @@ class Desk:
 
     # The accrual window
 
-    def open_window(self, flow_id: FlowId, but: Entry | None = None) -> None:
+    def open_window(self, gone: Entry, but: Entry | None = None) -> None:
+        """Fill the place in its flow's accrual window that a ticket has left or may take."""
+        if gone.ticket.service_class is BATCH and gone.flow in self.state.flows:
+            self.widen_window(gone.flow, but)
+
+    def widen_window(self, flow_id: FlowId, but: Entry | None = None) -> None:
         """Let the oldest tickets of a batch flow begin to age, as many as the window holds."""
         flow = self.state.flows.get(flow_id)
-        if flow is None or flow_id[1] is not BATCH:
+        if flow is None:
             return
         entries = flow.oldest_first()
         places = self.state.window_size(entries[0].user)
@@ -276,11 +283,10 @@ class Desk:
 
     def _bind(self, entry: Entry) -> None:
         """Remember where the session's cache is now; a success elsewhere moves it there."""
-        session, replica_id = entry.ticket.session, entry.replica_id
-        if session:
-            incarnation = self.incarnations.get(replica_id, "")
-            end_ms = self.state.now_ms + self.state.rules.binding_ms
-            self.bindings[session] = (replica_id, incarnation, end_ms)
+        replica_id = entry.replica_id
+        end_ms = self.state.now_ms + self.state.rules.binding_ms
+        incarnation = self.incarnations.get(replica_id, "")
+        self.bindings[entry.ticket.session] = (replica_id, incarnation, end_ms)
 
     # Adoption
 
@@ -293,6 +299,7 @@ class Desk:
             state.replicas[held.replica_id] = Replica(
                 held.replica_id, ticket.pool, 0, 0, 0, accepts=False
             )
+            state.count_fleet()
         entry = Entry(
             ticket, self.caller, held.seq, held.arrived_ms, held.arrived_ms + ticket.ttl_ms,
             held.ageing_since_ms, started_ms=held.started_ms,
@@ -323,21 +330,27 @@ class Desk:
 
     # Timeouts
 
-    def overdue(self) -> list[Entry]:
+    def overdue(self, most: int) -> list[Entry]:
         """Return the queued tickets whose time is up, then those no replica will ever take."""
         state = self.state
-        queued = [e for e in state.entries.values() if not e.replica_id]
-        late = [e for e in queued if e.deadline_ms <= state.now_ms]
-        late.sort(key=lambda e: (e.deadline_ms, e.seq))
-        hopeless = [e for e in queued if e.deadline_ms > state.now_ms and self._is_hopeless(e)]
+        late = state.late(most)
+        dead = [
+            pool
+            for pool, down_ms in state.down_since_ms.items()
+            if state.now_ms - down_ms >= state.rules.no_replica_ms
+        ]
+        if not dead:
+            return late
+        hopeless = [
+            e
+            for e in state.entries.values()
+            if e.ticket.pool in dead
+            and not e.replica_id
+            and e.deadline_ms > state.now_ms
+            and state.now_ms - e.arrived_ms >= state.rules.no_replica_ms
+        ]
         hopeless.sort(key=lambda e: (e.ticket.pool, e.arrived_ms, e.seq))
-        return late + hopeless
-
-    def _is_hopeless(self, entry: Entry) -> bool:
-        down_ms = self.state.down_since_ms.get(entry.ticket.pool)
-        if down_ms is None:
-            return False
-        return self.state.now_ms - max(down_ms, entry.arrived_ms) >= self.state.rules.no_replica_ms
+        return (late + hopeless)[:most]
 
     def evict(self, entry: Entry) -> None:
         """Put a ticket out whose time is up; its place is kept."""

@@ -17,6 +17,7 @@ from gateway.core.placing import (
     Reservations,
     Wish,
     place,
+    place_alone,
     reserve,
 )
 from gateway.core.ranking import Head, pick
@@ -25,6 +26,9 @@ from gateway.ledger.state import BATCH, INTERACTIVE, Entry, LedgerState
 
 #: Big tickets looked past in one pick; the script of the Redis ledger has the same bound.
 MOST_SET_ASIDE = 16
+
+#: For starts that nothing stands before; never written to.
+NOTHING_RESERVED = Reservations()
 
 Home = Callable[[Entry], str]  # the replica an entry's session is bound to, "" when none
 
@@ -50,16 +54,17 @@ class Dispatcher:
         state = self.state
         if state.flows or not state.has_own_room(entry):
             return False
-        fit = self.fit(entry, Reservations())
+        fit = self.fit(entry, NOTHING_RESERVED)
         if fit.replica_id:
             if entry.ageing_since_ms is None and state.window_size(entry.user) > 0:
                 entry.ageing_since_ms = state.now_ms
             self._hold(entry, fit.replica_id)
-        return bool(fit.replica_id)
+            return True
+        return False
 
     def _start_one(self, pool: str) -> bool:
         state = self.state
-        if not any(r.accepts and r.has_slots(1) for r in state.replicas_of(pool)):
+        if not any(r.in_flight < r.slots_now for r in state.up.get(pool, ())):
             return False
         if state.is_all_kept(pool):
             return False
@@ -87,7 +92,7 @@ class Dispatcher:
                 return True
             aside.append(entry)
             if self._is_at_bound(entry):
-                up = state.replicas_of(pool)
+                up = state.up.get(pool, [])
                 reserve(self._wish(entry), up, fit.blocker or Blocker.SLOTS, reserved)
         return False
 
@@ -106,8 +111,8 @@ class Dispatcher:
     def fit(self, entry: Entry, reserved: Reservations) -> Fit:
         """Return where the entry may start now, given that its own caps have room for it."""
         state, ticket = self.state, entry.ticket
-        replicas = state.replicas_of(ticket.pool)
-        if not any(r.accepts for r in replicas):
+        up = state.up.get(ticket.pool)
+        if up is None:
             return Fit(blocker=Blocker.NO_REPLICA)
         if ticket.service_class is BATCH:
             limit = state.batch_limit(ticket.pool)
@@ -115,9 +120,12 @@ class Dispatcher:
                 return Fit(blocker=Blocker.BATCH_POOL, big=ticket.weight > 1)
             if reserved.batch:
                 return Fit(blocker=Blocker.BATCH_POOL)
-        if state.is_kept(ticket.pool, ticket.weight, ticket.group):
+        kept_for = state.pools[ticket.pool].reserved
+        if kept_for and state.is_kept(ticket.pool, ticket.weight, ticket.group):
             return Fit(blocker=Blocker.RESERVED)
-        fit = place(self._wish(entry), replicas, reserved)
+        if len(up) == 1:
+            return place_alone(ticket.weight, ticket.prefill_tokens, up[0], reserved)
+        fit = place(self._wish(entry), up, reserved)
         if fit.home_is_full and entry.pick_since_ms is None:
             entry.pick_since_ms = state.now_ms
         return fit
@@ -131,7 +139,7 @@ class Dispatcher:
             weight=ticket.weight,
             prefill_tokens=ticket.prefill_tokens,
             order=ticket.replica_order if ticket.session else (),
-            home=self.home(entry),
+            home=self.home(entry) if ticket.session else "",
             may_wait_for_home=may_wait,
             avoid=entry.avoid,
         )
@@ -156,8 +164,9 @@ class Dispatcher:
         state, ticket = self.state, entry.ticket
         entry.rank_ms = state.rank(entry)
         entry.started_ms = state.now_ms
-        average = state.completion_average.get(entry.flow)
-        output = sharing.output_estimate(ticket.output_tokens, average)
+        output = sharing.output_estimate(
+            ticket.output_tokens, state.completion_average.get(entry.flow)
+        )
         user = state.users.get(entry.user)
         charge = sharing.charge(ticket.prefill_tokens, output, user.share if user else 1)
         state.hold(entry, replica_id, charge, reads=True)

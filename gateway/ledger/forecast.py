@@ -175,6 +175,7 @@ def copy(state: LedgerState) -> LedgerState:
         setattr(twin, name, value.copy() if hasattr(value, "copy") else value)
     twin.entries = {name: replace(entry) for name, entry in state.entries.items()}
     twin.replicas = {name: replace(replica) for name, replica in state.replicas.items()}
+    twin.count_fleet()
     twin.flows = {
         flow_id: Flow(
             {

@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.core import sharing
-from gateway.core.types import LedgerView, Outcome, Settlement
+from gateway.core.types import LedgerView, Outcome
 from gateway.ledger import forecast
 from gateway.ledger import operations as op
 from gateway.ledger.desk import Desk
@@ -29,6 +30,7 @@ from gateway.ledger.state import Entry, LedgerState, Rules
 
 #: Ledger time moves at most this much in a call, whatever a clock did meanwhile.
 LONGEST_STEP_MS = 1_000
+Results = list[op.Result]
 #: Tickets put out of the queue in one call; the rest follow at the next.
 MOST_EVICTIONS = 256
 
@@ -40,7 +42,7 @@ class Gateway:
     heard_ms: int
     sequence: int = 0
     must_adopt: bool = False
-    inbox: list[op.Result] = field(default_factory=list)
+    inbox: Results = field(default_factory=list)
     #: Records to append as interrupted if it never comes back: queued when it fell silent.
     set_aside: list[bytes] = field(default_factory=list)
 
@@ -65,10 +67,11 @@ class MemoryStore:
         self.opens_at_ms = start_ms
         self._dispatcher = Dispatcher(self.state, self.desk.home, self.desk.started)
         self.desk.start_at_once = self._start_at_once
+        self._verbs = self._by_verb()
         self._swept_ms = -1
         self._test_switch = test_switch
         self._append_usage = append_usage
-        self._answers: list[op.Result] = []
+        self._answers: Results = []
 
     @property
     def is_open(self) -> bool:
@@ -89,26 +92,43 @@ class MemoryStore:
                 stands_at=gateway.sequence,
             )
         self.gateways[call.gateway] = gateway
-        gateway.heard_ms, gateway.sequence = self.state.now_ms, call.sequence
+        gateway.sequence = call.sequence
         if call.adopts:
             self._drop_all(call.gateway)
             gateway.must_adopt = False
             gateway.inbox.clear()
             gateway.set_aside.clear()
-        self.desk.caller = call.gateway
-        self._answers = self._fetch_inbox(call.gateway)
-        self._sweep()
+        answers = self._do(call.gateway, gateway, call.operations, adopts=call.adopts)
+        return op.Reply(call.sequence, self.state.now_ms, self.is_open, tuple(answers))
+
+    def step(self, name: str, operations: Sequence[op.Operation], elapsed_ms: int) -> Results:
+        """Do as `call` for the only process there is, which loses nothing on the way."""
+        self._pass_time(elapsed_ms)
+        gateway = self.gateways.get(name)
+        if gateway is None:
+            gateway = self.gateways[name] = Gateway(self.state.now_ms)
+        return self._do(name, gateway, operations)
+
+    def _do(
+        self, name: str, gateway: Gateway, operations: Sequence[op.Operation], adopts: bool = False
+    ) -> Results:
+        gateway.heard_ms = self.state.now_ms
+        self.desk.caller = name
+        self._answers = self._fetch_inbox(gateway) if gateway.inbox else []
+        if self._swept_ms != self.state.now_ms:
+            self._sweep()
         # Of an adoption nothing may start before all its leases are told: they are in use.
-        if not call.adopts:
+        flows = self.state.flows  # without any there is nothing to start
+        if flows and not adopts:
             self._dispatch()
-        for operation in call.operations:
-            self._apply(operation)
-            if not isinstance(operation, op.Hold):
+        for operation in operations:
+            self._verbs[type(operation)](operation)
+            if flows and not isinstance(operation, op.Hold):
                 self._dispatch()
-        self._dispatch()
-        if call.adopts:
+        if adopts:
+            self._dispatch()
             self._swept_ms = -1  # what was told may be overdue already
-        return op.Reply(call.sequence, self.state.now_ms, self.is_open, tuple(self._answers))
+        return self._answers
 
     @staticmethod
     def _is_expected(gateway: Gateway, call: op.Call) -> bool:
@@ -117,47 +137,39 @@ class MemoryStore:
             return gateway.sequence != call.sequence
         return gateway.sequence == call.previous and not gateway.must_adopt
 
-    def _apply(self, operation: op.Operation) -> None:  # noqa: C901  (a flat table of verbs)
+    def _by_verb(self) -> dict[type, Callable[[Any], None]]:
         desk, registry = self.desk, self.registry
-        match operation:
-            case op.Enqueue(ticket):
-                desk.enqueue(ticket)
-            case op.Cancel(ticket_id):
-                desk.cancel(ticket_id)
-            case op.Release():
-                desk.release(operation)
-            case op.PutBack():
-                desk.put_back(operation)
-                self._swept_ms = -1  # as below
-            case op.PrefillDone(ticket_id):
-                desk.prefill_done(ticket_id)
-            case op.WriteKey(policy):
-                registry.write_key(policy)
-            case op.WriteUser(policy):
-                registry.write_user(policy)
-            case op.WritePool(policy):
-                registry.write_pool(policy)
-            case op.WriteReplica(policy):
-                registry.write_replica(policy)
-            case op.RemoveReplica(replica_id):
-                registry.remove_replica(replica_id)
-            case op.Observe():
-                registry.observe(desk.caller, operation)
-            case op.Advance(ms):
-                self._advance(ms)
-            case op.Hold():
-                desk.adopt_lease(operation)
-            case op.Wait():
-                desk.adopt_queued(operation)
-            case op.Ask(charges):
-                self._answers.append(
-                    op.Told(tuple(desk.quotas.state(c, self.state.now_ms) for c in charges))
-                )
-            case op.Beat() | op.Look():
-                pass
+        return {
+            op.Enqueue: desk.enqueue,
+            op.Cancel: lambda o: desk.cancel(o.ticket_id),
+            op.Release: desk.release,
+            op.PutBack: self._put_back,
+            op.PrefillDone: lambda o: desk.prefill_done(o.ticket_id),
+            op.WriteKey: lambda o: registry.write_key(o.policy),
+            op.WriteUser: lambda o: registry.write_user(o.policy),
+            op.WritePool: lambda o: registry.write_pool(o.policy),
+            op.WriteReplica: lambda o: registry.write_replica(o.policy),
+            op.RemoveReplica: lambda o: registry.remove_replica(o.replica_id),
+            op.Observe: lambda o: registry.observe(desk.caller, o),
+            op.Advance: lambda o: self._advance(o.ms),
+            op.Hold: desk.adopt_lease,
+            op.Wait: desk.adopt_queued,
+            op.Ask: self._ask,
+            op.Beat: lambda _: None,
+            op.Look: lambda _: None,
+        }
+
+    def _put_back(self, put_back: op.PutBack) -> None:
+        self.desk.put_back(put_back)
+        self._swept_ms = -1  # what came back may be overdue already
+
+    def _ask(self, ask: op.Ask) -> None:
+        states = (self.desk.quotas.state(c, self.state.now_ms) for c in ask.charges)
+        self._answers.append(op.Told(tuple(states)))
 
     def _start_at_once(self, entry: Entry) -> bool:
-        return self.is_open and self._dispatcher.start_at_once(entry)
+        is_open = self.state.now_ms >= self.opens_at_ms
+        return is_open and self._dispatcher.start_at_once(entry)
 
     def _dispatch(self) -> None:
         if self.is_open:
@@ -169,9 +181,8 @@ class MemoryStore:
         elif gateway in self.gateways:
             self.gateways[gateway].inbox.append(result)
 
-    def _fetch_inbox(self, name: str) -> list[op.Result]:
+    def _fetch_inbox(self, gateway: Gateway) -> Results:
         """Hand over what others' calls did for this process; its grants are accepted by that."""
-        gateway = self.gateways[name]
         waiting, gateway.inbox = gateway.inbox, []
         for result in waiting:
             if isinstance(result, op.Started) and result.ticket_id in self.state.entries:
@@ -190,8 +201,10 @@ class MemoryStore:
 
     def _pass_time(self, elapsed_ms: int) -> None:
         """Move ledger time; when nobody called for long, nobody is late."""
+        if elapsed_ms <= 0:
+            return
         state = self.state
-        state.now_ms += min(max(elapsed_ms, 0), LONGEST_STEP_MS)
+        state.now_ms += min(elapsed_ms, LONGEST_STEP_MS)
         if elapsed_ms >= state.rules.limit_ms // 2:
             for gateway in self.gateways.values():
                 gateway.heard_ms = state.now_ms
@@ -207,18 +220,18 @@ class MemoryStore:
     def _sweep(self) -> None:
         """Do what time alone brings: decay, silence, reap, timeouts."""
         state, rules = self.state, self.state.rules
-        if self._swept_ms == state.now_ms:
-            return
         self._swept_ms = state.now_ms
-        self._decay()
-        for name, gateway in sorted(self.gateways.items()):
-            unheard = state.now_ms - gateway.heard_ms
-            if unheard >= rules.limit_ms:
+        if state.now_ms // sharing.HALF_LIFE_STEP_MS != state.decayed_at:
+            self._decay()
+        latest = state.now_ms - rules.silence_ms
+        for name in sorted(n for n, g in self.gateways.items() if g.heard_ms <= latest):
+            if state.now_ms - self.gateways[name].heard_ms >= rules.limit_ms:
                 self._reap(name)
-            elif unheard >= rules.silence_ms:
+            else:
                 self._silence(name)
-        self.desk.places.expire(state.now_ms)
-        for entry in self.desk.overdue()[:MOST_EVICTIONS]:
+        if self.desk.places.kept:
+            self.desk.places.expire(state.now_ms)
+        for entry in self.desk.overdue(MOST_EVICTIONS):
             self.desk.evict(entry)
 
     def _decay(self) -> None:
@@ -315,21 +328,15 @@ class MemoryLedger(LedgerShell):
         )
         self._clock = clock
         self._name = secrets.token_hex(4)
-        self._sequence = 0
         self._seen_ms = int(clock() * 1000)
         self._ticking: asyncio.Task[None] | None = None
 
     def _send(self, *operations: op.Operation) -> None:
         now_ms = int(self._clock() * 1000)
         elapsed_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
-        previous, self._sequence = self._sequence, self._sequence + 1
-        call = op.Call(self._name, previous, self._sequence, operations)
-        self._take(self.store.call(call, elapsed_ms).results)
-
-    def release(self, ticket_id: str, settlement: Settlement) -> None:
-        """End a lease; an unknown id has no effect."""
-        super().release(ticket_id, settlement)
-        self._records.pop(ticket_id, None)
+        self._take(self.store.step(self._name, operations, elapsed_ms))
+        if self._records:
+            self._records.clear()  # what was recorded was told just now, or never will be
 
     async def view(self) -> LedgerView:
         self._send(op.Beat())

@@ -8,28 +8,26 @@ the ticket; those caused by somebody else's call wait in its inbox until it call
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.core.types import Charge, Outcome, QuotaState, Ticket
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class Enqueue:
+class Enqueue(NamedTuple):
     """A ticket arrives; it starts, waits or is refused."""
 
     ticket: Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(NamedTuple):
     """A ticket leaves the queue unserved; no effect on one that is not queued."""
 
     ticket_id: str
     outcome: Outcome = Outcome.EVICTED_CLIENT_GONE
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """A lease ends: slots free, service settled, the usage record appended."""
 
     ticket_id: str
@@ -40,16 +38,14 @@ class Release:
     record: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class PutBack:
+class PutBack(NamedTuple):
     """A grant the engine would not take: back to its old place in the queue."""
 
     ticket_id: str
     avoid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillDone:
+class PrefillDone(NamedTuple):
     """The prompt has been read: its prefill budget is free again."""
 
     ticket_id: str
@@ -103,8 +99,7 @@ class Advance:
     ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(NamedTuple):
     """Part of an adoption: a lease this process holds, whatever the ledger remembers."""
 
     ticket: Ticket
@@ -117,8 +112,7 @@ class Hold:
     is_reading: bool  # its prefill budget is still taken
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """Part of an adoption: a ticket that waits here, with the place it had."""
 
     ticket: Ticket
@@ -127,8 +121,7 @@ class Wait:
     ageing_since_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """Ask where counted limits stand."""
 
     charges: tuple[Charge, ...]
@@ -160,8 +153,7 @@ Operation = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """The ticket holds its slots; `charge` is the service taken in advance."""
 
     ticket_id: str
@@ -174,8 +166,7 @@ class Started:
     charge: int
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(NamedTuple):
     """The ticket waits; sent again when it begins to age."""
 
     ticket_id: str
@@ -184,8 +175,7 @@ class Queued:
     ageing_since_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Turned:
+class Turned(NamedTuple):
     """The ticket was turned away at the door (no outcome) or left the queue unserved."""
 
     ticket_id: str
@@ -197,23 +187,20 @@ class Turned:
     quota: QuotaState | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(NamedTuple):
     """Where the counted limits of an `Ask` stand."""
 
     states: tuple[QuotaState, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """The usage record of a release stands in the stream under this id."""
 
     ticket_id: str
     stream_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One field of one table of the ledger, answering `Look`."""
 
     table: str
@@ -224,8 +211,7 @@ class Row:
 Result = Started | Queued | Turned | Recorded | Told | Row
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One step of one gateway process."""
 
     gateway: str
@@ -235,8 +221,7 @@ class Call:
     adopts: bool = False  # drop what you had of me, the operations say what is true
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What a call did. `must_adopt` means it did nothing, the ledger standing at `stands_at`."""
 
     sequence: int  # of the call it answers

@@ -58,7 +58,7 @@ class Registry:
         self.state.users[owner] = policy
         if policy.service_class is BATCH:
             for pool in sorted(self.state.pools):
-                self._desk.open_window((pool, BATCH, policy.user_id))
+                self._desk.widen_window((pool, BATCH, policy.user_id))
 
     def write_pool(self, policy: PoolPolicy) -> None:
         known = self.state.pools.get(policy.pool)
@@ -114,8 +114,9 @@ class Registry:
             replica.affine = all(affine for _, _, affine in views)
             told = [slots for _, slots, _ in views if slots is not None]
             replica.slots_now = min([replica.slots, *told])
+        state.count_fleet()
         for pool in state.pools:
-            if any(r.accepts for r in state.replicas_of(pool)):
+            if pool in state.up:
                 state.down_since_ms.pop(pool, None)
             else:
                 state.down_since_ms.setdefault(pool, state.now_ms)

@@ -83,8 +83,9 @@ class LedgerShell(ABC):
             future.set_exception(Refused("duplicate_ticket"))
             return future
         self._futures[ticket_id] = future
-        future.add_done_callback(partial(self._abandoned, ticket_id))
         self._send(operation)
+        if not future.done():
+            future.add_done_callback(partial(self._abandoned, ticket_id))
         return future
 
     def _abandoned(self, ticket_id: str, future: asyncio.Future[Grant]) -> None:
@@ -110,18 +111,11 @@ class LedgerShell(ABC):
 
     def release(self, ticket_id: str, settlement: Settlement) -> None:
         """End a lease; an unknown id has no effect."""
-        if settlement.record:
-            self._records[ticket_id] = settlement.record
-        self._send(
-            op.Release(
-                ticket_id,
-                settlement.outcome,
-                max(0, settlement.prompt_tokens - settlement.cached_tokens),
-                settlement.completion_tokens,
-                settlement.tokens,
-                settlement.record,
-            )
-        )
+        outcome, prompt, cached, completion, record = settlement
+        if record and self._recorded is not None:
+            self._records[ticket_id] = record
+        uncached, tokens = max(0, prompt - cached), prompt + completion
+        self._send(op.Release(ticket_id, outcome, uncached, completion, tokens, record))
 
     def prefill_done(self, ticket_id: str) -> None:
         self._send(op.PrefillDone(ticket_id))
@@ -179,22 +173,18 @@ class LedgerShell(ABC):
 
     def _take(self, results: Iterable[op.Result]) -> None:
         for result in results:
-            match result:
-                case op.Started():
-                    self._granted(result)
-                case op.Turned():
-                    self._turned(result)
-                case op.Recorded(ticket_id, stream_id):
-                    record = self._records.pop(ticket_id, b"")
-                    if self._recorded is not None:
-                        self._recorded(record, stream_id)
-                case op.Told(states):
-                    # Answers come in the order of the questions; an asker may have left.
-                    future = self._asked.popleft()
-                    if not future.done():
-                        future.set_result(states)
-                case op.Queued() | op.Row():
-                    pass
+            if isinstance(result, op.Started):
+                self._granted(result)
+            elif isinstance(result, op.Recorded):
+                if self._recorded is not None:
+                    self._recorded(self._records.pop(result.ticket_id, b""), result.stream_id)
+            elif isinstance(result, op.Turned):
+                self._turned(result)
+            elif isinstance(result, op.Told):
+                # Answers come in the order of the questions; an asker may have left.
+                future = self._asked.popleft()
+                if not future.done():
+                    future.set_result(result.states)
 
     def _granted(self, started: op.Started) -> None:
         future = self._futures.pop(started.ticket_id, None)
@@ -202,8 +192,14 @@ class LedgerShell(ABC):
             # Granted in the moment its client left: the engine never hears of it.
             self._send(op.Release(started.ticket_id, Outcome.EVICTED_CLIENT_GONE))
             return
-        wait_ms = started.started_ms - started.arrived_ms
-        future.set_result(Grant(started.ticket_id, started.replica_id, started.rank_ms, wait_ms))
+        future.set_result(
+            Grant(
+                started.ticket_id,
+                started.replica_id,
+                started.rank_ms,
+                started.started_ms - started.arrived_ms,
+            )
+        )
 
     def _turned(self, turned: op.Turned) -> None:
         future = self._futures.pop(turned.ticket_id, None)

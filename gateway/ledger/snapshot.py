@@ -32,6 +32,7 @@ def state_of(rows: Iterable[op.Row], rules: Rules | None = None) -> LedgerState:
     state.now_ms, state.seq = int(meta.get("now", b"0")), int(meta.get("seq", b"0"))
     _policies(state, tables.get("cfg", {}))
     _fleet(state, tables.get("fleet", {}))
+    state.count_fleet()
     _counts(state, {name: int(n) for name, n in tables.get("c", {}).items()})
     for owner, n in tables.get("v", {}).items():
         state.service[_owner(owner)] = int(n)

@@ -6,8 +6,9 @@ Rule 2: every count equals a recount of the entries (`recount.mismatches`), and 
 
 from __future__ import annotations
 
+import heapq
 from bisect import insort
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from gateway.core import sharing
@@ -20,6 +21,7 @@ BATCH, INTERACTIVE = ServiceClass.BATCH, ServiceClass.INTERACTIVE
 
 FlowId = tuple[str, ServiceClass, str]  # pool, class, user
 Owner = tuple[ServiceClass, str]  # class and key, or class and user
+Kind = tuple[str, ServiceClass]  # pool and class
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +57,19 @@ class Entry:
     first_bypass_ms: int | None = None
     bypassed: int = 0
     avoid: str = ""
+    # What counts are kept by; made once, for they are asked for a dozen times.
+    flow: FlowId = field(init=False)
+    key: Owner = field(init=False)
+    user: Owner = field(init=False)
+    kind: Kind = field(init=False)
 
-    @property
-    def flow(self) -> FlowId:
-        return (self.ticket.pool, self.ticket.service_class, self.ticket.user_id)
-
-    @property
-    def key(self) -> Owner:
-        return (self.ticket.service_class, self.ticket.key_id)
-
-    @property
-    def user(self) -> Owner:
-        return (self.ticket.service_class, self.ticket.user_id)
+    def __post_init__(self) -> None:
+        ticket = self.ticket
+        cls = ticket.service_class
+        self.flow = (ticket.pool, cls, ticket.user_id)
+        self.key = (cls, ticket.key_id)
+        self.user = (cls, ticket.user_id)
+        self.kind = (ticket.pool, cls)
 
 
 @dataclass(slots=True)
@@ -96,22 +99,30 @@ class LedgerState:
         self.replica_policies: dict[str, ReplicaPolicy] = {}
         #: Registered replicas, and removed ones that still hold a lease.
         self.replicas: dict[str, Replica] = {}
-        self.key_in_flight: Counter[Owner] = Counter()
-        self.user_in_flight: Counter[Owner] = Counter()
-        self.batch_in_flight: Counter[str] = Counter()
-        self.key_queued: Counter[Owner] = Counter()
-        self.user_queued: Counter[Owner] = Counter()
-        self.pool_queued: Counter[tuple[str, ServiceClass]] = Counter()
-        self.pool_tickets: Counter[tuple[str, ServiceClass]] = Counter()  # queued and in flight
+        #: What follows from the replicas, by pool; see `count_fleet`.
+        self.fleet: dict[str, list[Replica]] = {}
+        self.up: dict[str, list[Replica]] = {}  # those that take work
+        self.slots_total: dict[str, int] = {}  # S_total: slots of those
+        self.registered: dict[str, list[int]] = {}  # slots of those in the books, up or not
+        #: When queued tickets' time is up; those that have left since are passed over.
+        self.deadlines: list[tuple[int, int, str]] = []
+        self.key_in_flight: defaultdict[Owner, int] = defaultdict(int)
+        self.user_in_flight: defaultdict[Owner, int] = defaultdict(int)
+        self.batch_in_flight: defaultdict[str, int] = defaultdict(int)
+        self.key_queued: defaultdict[Owner, int] = defaultdict(int)
+        self.user_queued: defaultdict[Owner, int] = defaultdict(int)
+        self.pool_queued: defaultdict[Kind, int] = defaultdict(int)
+        self.pool_tickets: defaultdict[Kind, int] = defaultdict(int)  # queued and in flight
         # Of tickets that bring a group: what it holds of a replica, what waits for a pool.
-        self.group_in_flight: Counter[tuple[str, str]] = Counter()
-        self.group_queued: Counter[tuple[str, str]] = Counter()
-        self.user_tickets: Counter[Owner] = Counter()  # a user with any is active
-        self.user_charged: Counter[Owner] = Counter()  # the part of V that leases have charged
+        self.group_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.group_queued: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.user_tickets: defaultdict[Owner, int] = defaultdict(int)  # a user with any is active
+        # The part of V that leases have charged.
+        self.user_charged: defaultdict[Owner, int] = defaultdict(int)
         self.service: defaultdict[Owner, int] = defaultdict(int)  # V
         self.decayed_at = 0  # the last minute of ledger time in which service shrank
         self.completion_average: dict[FlowId, int] = {}
-        self.hold_average: dict[tuple[str, ServiceClass], int] = {}
+        self.hold_average: dict[Kind, int] = {}
         self.chat_ended_ms: dict[str, int] = {}  # pool -> when interactive work last ended
         self.down_since_ms: dict[str, int] = {}  # pool -> since when no replica accepts
 
@@ -119,19 +130,20 @@ class LedgerState:
 
     def rank(self, entry: Entry) -> int:
         """Return the entry's rank; outside its window it stands as if it began to age now."""
-        since = self.now_ms if entry.ageing_since_ms is None else entry.ageing_since_ms
-        return rank(since, entry.ticket.service_class, self.rules.handicap_ms)
-
-    def replicas_of(self, pool: str) -> list[Replica]:
-        return [r for r in self.replicas.values() if r.pool == pool]
+        since = entry.ageing_since_ms
+        return rank(
+            self.now_ms if since is None else since,
+            entry.ticket.service_class,
+            self.rules.handicap_ms,
+        )
 
     def slots_up(self, pool: str) -> int:
         """Return S_total: slots of the replicas that take work."""
-        return sum(r.slots_now for r in self.replicas_of(pool) if r.accepts)
+        return self.slots_total.get(pool, 0)
 
     def is_lent(self, pool: str) -> bool:
         """Tell whether batch may borrow: nobody chats here, nor did a short while ago."""
-        if self.pool_tickets[(pool, INTERACTIVE)]:
+        if self.pool_tickets.get((pool, INTERACTIVE)):
             return False
         ended = self.chat_ended_ms.get(pool)
         return ended is None or self.now_ms - ended >= self.pools[pool].batch_idle_after_ms
@@ -152,11 +164,11 @@ class LedgerState:
         reserved = self.pools[pool].reserved
         if not reserved:
             return False
-        up = [r for r in self.replicas_of(pool) if r.accepts]
+        up = self.up.get(pool, [])
         kept = 0
         for name, slots in reserved:
             if name != group:
-                held = sum(self.group_in_flight[(r.replica_id, name)] for r in up)
+                held = sum(self.group_in_flight.get((r.replica_id, name), 0) for r in up)
                 kept += max(0, slots - held)
         free = sum(max(0, r.slots_now - r.in_flight) for r in up)
         return kept > 0 and free - kept < weight
@@ -164,7 +176,7 @@ class LedgerState:
     def is_all_kept(self, pool: str) -> bool:
         """Tell whether nothing is free but for groups none of whose tickets wait."""
         reserved = self.pools[pool].reserved
-        waits = any(self.group_queued[(pool, name)] for name, _ in reserved)
+        waits = any(self.group_queued.get((pool, name)) for name, _ in reserved)
         return not waits and self.is_kept(pool, 1)
 
     def has_own_room(self, entry: Entry) -> bool:
@@ -176,12 +188,14 @@ class LedgerState:
         is_batch = ticket.service_class is BATCH
         lent = is_batch and self.is_lent(ticket.pool)
         key_binds = not (lent and key.in_flight_is_default)
-        if key_binds and self.key_in_flight[entry.key] + ticket.weight > key.in_flight:
+        if key_binds and self.key_in_flight.get(entry.key, 0) + ticket.weight > key.in_flight:
             return False
         if lent and user.in_flight is None:
             return True
-        cap = sharing.user_cap(user.in_flight, is_batch, self.slots_up(ticket.pool))
-        return self.user_in_flight[entry.user] + ticket.weight <= cap
+        cap = user.in_flight
+        if cap is None:
+            cap = sharing.user_cap(None, is_batch, self.slots_up(ticket.pool))
+        return self.user_in_flight.get(entry.user, 0) + ticket.weight <= cap
 
     def window_size(self, user: Owner) -> int:
         """Return A: how many of a batch flow's queued tickets age."""
@@ -195,13 +209,24 @@ class LedgerState:
 
     # Moves
 
+    def count_fleet(self) -> None:
+        """Work out anew what follows from the replicas: for each pool those up, and its slots."""
+        self.fleet, self.up, self.registered = {}, {}, {}
+        for replica in self.replicas.values():
+            self.fleet.setdefault(replica.pool, []).append(replica)
+            if replica.accepts:
+                self.up.setdefault(replica.pool, []).append(replica)
+        self.slots_total = {pool: sum(r.slots_now for r in up) for pool, up in self.up.items()}
+        for policy in self.replica_policies.values():
+            self.registered.setdefault(policy.pool, []).append(policy.slots)
+
     def enter(self, entry: Entry) -> None:
         """Take a ticket in; a user who was away gets no credit for it."""
         self.entries[entry.ticket.ticket_id] = entry
-        if not self.user_tickets[entry.user]:
+        if not self.user_tickets.get(entry.user):
             self._lift(entry.user)
         self.user_tickets[entry.user] += 1
-        self.pool_tickets[(entry.ticket.pool, entry.ticket.service_class)] += 1
+        self.pool_tickets[entry.kind] += 1
 
     def _lift(self, user: Owner) -> None:
         """Raise V to the least of the active, who are taken without what is only estimated."""
@@ -213,21 +238,40 @@ class LedgerState:
         if settled:
             self.service[user] = max(self.service[user], min(settled))
 
+    def late(self, most: int) -> list[Entry]:
+        """Take the queued tickets whose time is up out of the calendar, in its order."""
+        late: dict[str, Entry] = {}
+        while self.deadlines and self.deadlines[0][0] <= self.now_ms and len(late) < most:
+            deadline_ms, _, ticket_id = heapq.heappop(self.deadlines)
+            entry = self.entries.get(ticket_id)
+            if entry is not None and not entry.replica_id and entry.deadline_ms == deadline_ms:
+                late[ticket_id] = entry
+        return list(late.values())
+
+    def _note_deadline(self, entry: Entry) -> None:
+        heapq.heappush(self.deadlines, (entry.deadline_ms, entry.seq, entry.ticket.ticket_id))
+        if len(self.deadlines) > 2 * len(self.entries) + 1_000:
+            queued = (e for e in self.entries.values() if not e.replica_id)
+            self.deadlines = [(e.deadline_ms, e.seq, e.ticket.ticket_id) for e in queued]
+            heapq.heapify(self.deadlines)
+
     def leave(self, entry: Entry) -> None:
         """Let a ticket go for good; it must be neither queued nor in flight any more."""
         del self.entries[entry.ticket.ticket_id]
-        self.user_tickets[entry.user] -= 1
-        if not self.user_tickets[entry.user]:
+        left = self.user_tickets[entry.user] - 1
+        if left:
+            self.user_tickets[entry.user] = left
+        else:
             del self.user_tickets[entry.user]
-        pool = entry.ticket.pool
-        self.pool_tickets[(pool, entry.ticket.service_class)] -= 1
+        self.pool_tickets[entry.kind] -= 1
         if entry.ticket.service_class is INTERACTIVE:
-            self.chat_ended_ms[pool] = self.now_ms
+            self.chat_ended_ms[entry.ticket.pool] = self.now_ms
 
     def queue(self, entry: Entry) -> None:
         """Put an entry into its key's queue at the place its sequence gives it."""
         flow = self.flows.setdefault(entry.flow, Flow())
         insort(flow.queues.setdefault(entry.ticket.key_id, []), entry, key=lambda e: e.seq)
+        self._note_deadline(entry)
         self._count_queued(entry, +1)
 
     def unqueue(self, entry: Entry) -> None:
@@ -242,7 +286,7 @@ class LedgerState:
     def _count_queued(self, entry: Entry, n: int) -> None:
         self.key_queued[entry.key] += n
         self.user_queued[entry.user] += n
-        self.pool_queued[(entry.ticket.pool, entry.ticket.service_class)] += n
+        self.pool_queued[entry.kind] += n
         if entry.ticket.group:
             self.group_queued[(entry.ticket.pool, entry.ticket.group)] += n
 
@@ -251,7 +295,7 @@ class LedgerState:
         entry.replica_id, entry.charge = replica_id, charge
         self.service[entry.user] += charge
         self.user_charged[entry.user] += charge
-        self._count_held(entry, +1)
+        self._count_held(entry, entry.ticket.weight)
         replica, tokens = self.replicas[replica_id], entry.ticket.prefill_tokens
         if reads and tokens:
             entry.reading = replica.prefill_cost(tokens)
@@ -271,14 +315,14 @@ class LedgerState:
         self.stop_reading(entry)
         self.user_charged[entry.user] -= entry.charge
         entry.charge = 0
-        self._count_held(entry, -1)
+        self._count_held(entry, -entry.ticket.weight)
         replica = self.replicas[entry.replica_id]
         if not replica.in_flight and entry.replica_id not in self.replica_policies:
             del self.replicas[entry.replica_id]
+            self.count_fleet()
         entry.replica_id = ""
 
-    def _count_held(self, entry: Entry, sign: int) -> None:
-        n = sign * entry.ticket.weight
+    def _count_held(self, entry: Entry, n: int) -> None:
         self.replicas[entry.replica_id].in_flight += n
         self.key_in_flight[entry.key] += n
         self.user_in_flight[entry.user] += n

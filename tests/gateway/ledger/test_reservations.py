@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -83,7 +83,7 @@ class ReservedHistory(History):
 
     def _ticket(self) -> Ticket:
         ticket = super()._ticket()
-        return replace(ticket, group=GROUPS.get(ticket.user_id, ""))
+        return ticket._replace(group=GROUPS.get(ticket.user_id, ""))
 
 
 @pytest.mark.parametrize("sizes", [PLAIN, BIG, SHARED], ids=["plain", "big", "shared"])
@@ -146,5 +146,5 @@ def test_a_ticket_keeps_its_group_on_its_way_through_the_store() -> None:
     A ticket with a group, and one without beside a record, come back as they were written.
     """
     plain = Ticket("t", "k", "u", INTERACTIVE, POOL, interrupted=b'{"a":"b"}')
-    for ticket in (plain, replace(plain, group="7"), replace(plain, group="7", interrupted=b"")):
+    for ticket in (plain, plain._replace(group="7"), plain._replace(group="7", interrupted=b"")):
         assert read_ticket("t", ticket_line(ticket)) == ticket
