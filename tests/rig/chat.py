@@ -113,4 +113,5 @@ class Caller:
 
     async def get(self, path: str, key: str = "") -> httpx.Response:
         """Send a GET."""
-        return await self._client.get(path, headers={"Authorization": f"Bearer {key}"})
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return await self._client.get(path, headers=headers)

@@ -40,9 +40,9 @@ def product(
 def doomed(running_witness: Witness, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """Run the product whose parts the fault tests kill; each test waits until it is well again.
 
-    It has two gateways, which share one ledger in Redis.
+    It has four gateways, which share one ledger in Redis.
     """
-    settings = TESTING | {"GATEWAY_PROCESSES": "2"}
+    settings = TESTING | {"GATEWAY_PROCESSES": "4"}
     found = Product(tmp_path_factory.mktemp("doomed"), running_witness.url, settings)
     try:
         yield found.start()

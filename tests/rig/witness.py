@@ -96,6 +96,17 @@ def peak(records: Sequence[Record]) -> int:
     return most
 
 
+def mean_overlap(records: Sequence[Record], *, until_s: float) -> float:
+    """Return how many requests were at the engine on average, from the first one's arrival on."""
+    since_s = min(record.arrived_s for record in records)
+    at_engine_s = sum(
+        min(until_s if record.ended_s is None else record.ended_s, until_s)
+        - min(record.arrived_s, until_s)
+        for record in records
+    )
+    return at_engine_s / (until_s - since_s) if until_s > since_s else float(len(records))
+
+
 @dataclass
 class Witness:
     """A witness engine in a process of its own."""
