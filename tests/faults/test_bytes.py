@@ -10,12 +10,14 @@ import json
 import random
 import socket
 import zlib
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.rig import checkers
 from tests.rig.chat import Caller, chat
+from tests.rig.engine_script import Script
 from tests.rig.product import Product
 from tests.rig.witness import Witness
 
@@ -176,6 +178,71 @@ async def test_an_endless_body_is_cut(product: Product, keys: dict[str, str]) ->
 
     answer = await asyncio.to_thread(pour)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 413"), answer[:200]
+
+
+PRIORITIES = {
+    "number": '"priority": -1000',
+    "text": '"priority": "-1000"',
+    "nested": '"extra_body": {"priority": -1000}',
+    "twice": '"priority": 5, "priority": -1000',
+    "escaped": '"prior\\u0069ty": -1000',
+}
+
+
+@pytest.fixture(scope="module")
+def ranked(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
+    """Run an engine that orders its own queue by a priority."""
+    engine = Witness(tmp_path_factory.mktemp("ranked"), Script(model="ranked", slots=8)).start()
+    product.manage("addengine", engine.url, "--slots", "8", "--takes-priority", "--json")
+    yield engine
+    engine.stop()
+
+
+@pytest.mark.parametrize("name", PRIORITIES)
+async def test_nobody_jumps_the_queue_inside_the_engine(
+    product: Product, ranked: Witness, keys: dict[str, str], name: str
+) -> None:
+    """Whatever priority a client writes, the engine reads ours, and a batch key's comes later."""
+    seen: dict[str, int] = {}
+    for owner in ("dora", "fritz"):
+        mark = f"jump/{name} {owner}"
+        body = json.dumps(chat("ranked", mark, stream=False))[:-1] + f", {PRIORITIES[name]}}}"
+        async with httpx.AsyncClient(verify=False, timeout=30) as sender:
+            answer = await sender.post(
+                f"{product.url}/v1/chat/completions", content=body,
+                headers={"Authorization": f"Bearer {keys[owner]}",
+                         "Content-Type": "application/json"},
+            )  # fmt: skip
+        assert answer.status_code in (200, 400), answer.text
+        for record in ranked.records():
+            if record.mark == mark:
+                assert "1000" not in record.body
+                assert record.body.count('"priority"') == 1
+                seen[owner] = record.json["priority"]
+    assert all(priority < 0 for priority in seen.values()), seen  # so that strangers come last
+    assert len(seen) < 2 or seen["dora"] < seen["fritz"]  # lower is sooner
+
+
+@pytest.mark.parametrize("number", [200, pytest.param(1000, marks=pytest.mark.long)])
+async def test_every_request_is_seen_to_end(
+    client: Caller, witness: Witness, keys: dict[str, str], number: int
+) -> None:
+    """Of many requests on kept connections, streams and not, each ends when the engine ends it."""
+    late_s = []
+    for one in range(number):
+        mark = f"ends/{number}-{one}"
+        body = chat("witness", mark, stream=one % 2 == 0)
+        if one % 2 == 0:
+            body["stream_options"] = {"include_usage": True}
+        call = await client.ask(keys["dora"], body)
+        assert call.whole, (call.status, call.broke, call.body[:200])
+        late_s.append(call.ended_s)
+    ended_s = {record.mark: record.ended_s or 0.0 for record in witness.records("ends")}
+    late_s = sorted(seen_s - ended_s[f"ends/{number}-{one}"] for one, seen_s in enumerate(late_s))
+    print(f"seen after the engine's end: median {late_s[number // 2] * 1000:.1f} ms,"
+          f" slowest {late_s[-1] * 1000:.1f} ms")  # fmt: skip
+    # A busy machine may hold up some; a body whose end is not marked would hold up every one.
+    assert late_s[number // 2] < 0.05
 
 
 async def test_what_orders_and_shares_is_ours(

@@ -57,12 +57,12 @@ async def until(true: Callable[[], bool], call: asyncio.Task[Call], timeout_s: f
 
 @asynccontextmanager
 async def full_engine(
-    client: Caller, product: Product, narrow: Witness, key: str
+    client: Caller, product: Product, narrow: Witness, key: str, waiting: int = 0
 ) -> AsyncIterator[None]:
     """Keep the only slot taken for the length of a `with` block."""
     wait_until(narrow.idle, 5, "the narrow engine is idle")
     # The picture is up to a second old: whoever waited in the test before must be gone from it.
-    wait_until(lambda: queued(product) == 0, 5, "nobody waits")
+    wait_until(lambda: queued(product) == waiting, 5, f"{waiting} wait")
     mark = f"{SLOT_HOLDER} {next(NAMES)}"
     holder = asyncio.create_task(client.ask(key, chat("narrow", mark)))
     await until(lambda: any(record.mark == mark for record in narrow.records()), holder)
@@ -122,3 +122,29 @@ async def test_batch_that_waited_ten_minutes_passes_a_fresh_chat(
     ranks = {batch: 0, fresh: 1} if batch_first else {batch: 1, fresh: 0}
     assert {r.mark for r in narrow.records()} >= set(ranks)
     assert checkers.order_kept(narrow.records(), ranks) == []
+
+
+async def test_age_counts_from_the_first_queueing(
+    product: Product, narrow: Witness, keys: dict[str, str]
+) -> None:
+    """
+    A batch request the engine sends back at its ninth minute keeps its age: a minute later it
+    passes a fresh chat.
+    """
+    batch, fresh = "sent back/1", "fresh/after"
+    async with Caller(product.url) as client:
+        async with full_engine(client, product, narrow, keys["holder"]):
+            first, sent_s = await send(client, product, keys["cruncher"], batch)
+            product.advance(540 - (time.monotonic() - sent_s))
+            narrow.tell(rules={**narrow.script.rules, batch: {"fail_status": 503}})
+        # The engine is free and says no each time; then its slot is taken by a chat.
+        await until(lambda: any(r.mark == batch for r in narrow.records()), first)
+        async with full_engine(client, product, narrow, keys["holder"], waiting=1):
+            narrow.reset()
+            product.advance(60)
+            second, _ = await send(client, product, keys["chatter"], fresh)
+        calls = await asyncio.gather(first, second)
+    assert all(call.whole for call in calls)
+    served = [r for r in narrow.records() if r.mark in (batch, fresh) and r.outcome == "done"]
+    served = [record for record in served if record.tokens]
+    assert [record.mark for record in served] == [batch, fresh]
