@@ -16,7 +16,8 @@ DEPLOY := PORTAL_ENV=production SECRET_KEY=$$(printf 'check-only-%.0s' 1 2 3 4 5
   PUBLIC_URL=https://fairway.example ALLOWED_HOSTS=fairway.example \
   DATABASE_URL=postgres://fairway@db/fairway REDIS_URL=redis://redis:6379/0
 
-.PHONY: help up test test-long check format bench lock clean
+.PHONY: help up test test-long test-vllm check format bench usage-rows \
+  usage-bench lock clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -25,10 +26,14 @@ up: .venv/.ready  ## Start everything and print where it is
 	@$(MANAGE) up
 
 test: .venv/.ready-dev  ## Run the tests, with every service they need
-	@$(PY) -m pytest -q -m "not long" $(TESTS)
+	@$(PY) -m pytest -q -m "not long and not vllm" $(TESTS)
 
 test-long: .venv/.ready-dev  ## Run the tests that count for a long time too
-	@$(PY) -m pytest -q $(TESTS)
+	@$(PY) -m pytest -q -m "not vllm" $(TESTS)
+
+test-vllm: .venv/.ready-dev  ## Test against a real vLLM: make test-vllm VLLM_URL=http://gpu1:8000
+	@[ -n "$${VLLM_URL:-}" ] || { echo "Name the engine: make test-vllm VLLM_URL=http://gpu1:8000"; exit 1; }
+	@$(PY) -m pytest -q -m vllm tests/gateway/wire/test_vllm.py
 
 check: .venv/.ready-dev  ## Check format, lint, types, templates, migrations, deployment, rooms
 	@$(PY) -m ruff format --check -q . || { echo "Format differs: run make format."; exit 1; }
@@ -44,6 +49,12 @@ format: .venv/.ready-dev  ## Put the code into the house format
 
 bench: .venv/.ready-dev  ## Measure the gateway on this machine
 	@$(PY) -m tests.bench
+
+usage-rows: .venv/.ready-dev  ## Fill a usage database to measure: make usage-rows ROWS=10000000
+	@$(PY) -m tests.bench.usage rows "$${USAGE_DIR:-var/bench/usage}" $${ROWS:-10000000}
+
+usage-bench: .venv/.ready-dev  ## Measure the usage database that usage-rows has filled
+	@$(PY) -m tests.bench.usage measure "$${USAGE_DIR:-var/bench/usage}"
 
 lock: .venv/.ready-dev  ## Compile requirements*.in into hashed requirements*.txt
 	@for name in requirements requirements-dev requirements-demo; do \

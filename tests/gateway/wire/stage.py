@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -157,7 +159,7 @@ class GatewayProcess:
                 [sys.executable, "-m", "gateway"],
                 cwd=ROOT, env=environment, stdout=log, stderr=log, preexec_fn=die_with_parent,
             )  # fmt: skip
-        wait_until(self._listens, 20, "the gateway listens", every_s=0.05)
+        wait_until(self._listens, 60, "the gateway listens", every_s=0.05)
         return self
 
     def _listens(self) -> bool:
@@ -188,6 +190,17 @@ class GatewayProcess:
         answer.raise_for_status()
         found: dict[str, Any] = answer.json()
         return found
+
+    def connect(self, secret: str, body: dict[str, Any]) -> socket.socket:
+        """Send a chat request over a bare socket, which may be closed at any moment."""
+        raw = json.dumps(body).encode()
+        link = socket.create_connection(("127.0.0.1", self.port), 10)
+        link.sendall(
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n".encode()
+            + raw
+        )
+        return link
 
     def wait_settled(self, within_s: float = 5.0) -> None:
         """Wait until nobody runs and nobody waits."""
