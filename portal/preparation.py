@@ -20,8 +20,9 @@ from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import connection
+from django.db import connection, transaction
 
+from portal.accounts import first_password
 from portal.stores import status
 from portal.stores.errors import StoreError
 from quotas.models import ApiKey, Replica, User
@@ -107,7 +108,9 @@ def ensure_admin() -> Admin:
     if there is not None:
         return Admin(there.username, None)
     password = secrets.token_urlsafe(12)
-    made = User.objects.create_superuser(username=ADMIN, email="", password=password)
+    with transaction.atomic():
+        made = User.objects.create_superuser(username=ADMIN, email="", password=None)
+        first_password.give(made, password)
     return Admin(made.username, password)
 
 

@@ -94,6 +94,7 @@ INSTALLED_APPS = [
     "csp",
     "quotas",
     "portal",
+    "portal.accounts",
     "portal.announcements",
     "portal.files",
     "portal.batches",
@@ -115,6 +116,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "portal.accounts.first_password.FirstPassword",
     "portal.accounts.seeing.SeeAs",
     "portal.middleware.PersonalSettings",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -156,7 +158,10 @@ CSRF_FAILURE_VIEW = "portal.errors.csrf_failure"
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 ACCOUNT_ADAPTER = "portal.accounts.adapters.LocalAccounts"
-ACCOUNT_FORMS = {"login": "portal.accounts.forms.SignIn"}
+ACCOUNT_FORMS = {
+    "login": "portal.accounts.forms.SignIn",
+    "change_password": "portal.accounts.forms.ChangePassword",
+}
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "username*", "password1*", "password2*"]
 ACCOUNT_PREVENT_ENUMERATION = True
@@ -365,6 +370,7 @@ BATCH_WINDOW_MOST = env.integer("BATCH_WINDOW_MOST", 64)  # requests of one pers
 BATCH_RUNNERS = env.integer("BATCH_RUNNERS", 1)  # worker processes that send lines at one time
 BATCH_LEASE_S = env.integer("BATCH_LEASE_S", 10)
 BATCH_STALLED_AFTER_S = env.integer("BATCH_STALLED_AFTER_S", 1800)
+WEBHOOK_HOSTS = env.names("WEBHOOK_HOSTS")  # who may be told of a batch's end; none by default
 FILE_RETENTION_DAYS = env.integer("FILE_RETENTION_DAYS", 30)
 USAGE_RETENTION_MONTHS = env.integer("USAGE_RETENTION_MONTHS", 13)
 CELERY_BEAT_SCHEDULE = {

@@ -9,8 +9,10 @@ from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
+from django.urls import reverse
 
 from quotas.models import Group
+from quotas.services import people
 
 if TYPE_CHECKING:
     from allauth.socialaccount.models import SocialLogin
@@ -35,6 +37,9 @@ class LocalAccounts(DefaultAccountAdapter):  # type: ignore[misc]
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return bool(settings.SIGN_UP_OPEN)
+
+    def get_password_change_redirect_url(self, request: HttpRequest) -> str:
+        return reverse("dashboard")
 
     def clean_email(self, email: str) -> str:
         address: str = super().clean_email(email)
@@ -63,15 +68,29 @@ class InstituteAccounts(DefaultSocialAccountAdapter):  # type: ignore[misc]
         user: User = super().save_user(request, sociallogin, form)
         user.is_active = not settings.SIGN_UP_APPROVAL
         user.save(update_fields=["is_active"])
+        _move_to_group(user, sociallogin)
         return user
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
-        """Put a known person into the first of our groups that the institute names."""
-        if not settings.OIDC_GROUP_CLAIM or not sociallogin.is_existing:
-            return
-        claim = (sociallogin.account.extra_data or {}).get(settings.OIDC_GROUP_CLAIM)
-        group = Group.objects.filter(name__in=group_names(claim), is_active=True).first()
-        user: User = sociallogin.user
-        if group is not None and user.group_id != group.pk:
-            user.group = group
-            user.save(update_fields=["group"])
+        """At each sign-in follow what the institute says of a known person's group."""
+        if sociallogin.is_existing:
+            _move_to_group(sociallogin.user, sociallogin)
+
+
+def _move_to_group(user: User, sociallogin: SocialLogin) -> None:
+    """Put a person into the first of our groups that the institute names."""
+    if not settings.OIDC_GROUP_CLAIM:
+        return
+    claim = _claims(sociallogin).get(settings.OIDC_GROUP_CLAIM)
+    group = Group.objects.filter(name__in=group_names(claim), is_active=True).first()
+    if group is not None and user.group_id != group.pk:
+        people.move(user=user, group=group)
+
+
+def _claims(sociallogin: SocialLogin) -> dict[str, Any]:
+    """Return what the ID token and the userinfo page say, whichever way allauth keeps them."""
+    data = sociallogin.account.extra_data or {}
+    found: dict[str, Any] = {}
+    for part in (data, data.get("id_token"), data.get("userinfo")):
+        found |= part if isinstance(part, dict) else {}
+    return found

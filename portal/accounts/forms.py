@@ -5,9 +5,10 @@ from __future__ import annotations
 import zoneinfo
 from typing import TYPE_CHECKING, Any
 
-from allauth.account.forms import LoginForm
+from allauth.account.forms import ChangePasswordForm, LoginForm
 from django import forms
 from django.conf import settings
+from django.utils.translation import gettext_lazy as _
 
 from quotas.models import User
 
@@ -27,6 +28,16 @@ class SignIn(LoginForm):  # type: ignore[misc]
         self.fields["login"].widget.attrs.update(placeholder="", autocomplete="username")
         self.fields["password"].widget.attrs["placeholder"] = ""
         self.fields["password"].help_text = ""
+
+
+class ChangePassword(ChangePasswordForm):  # type: ignore[misc]
+    """Another password has to be another one: a printed one would stay good for ever."""
+
+    def clean(self) -> dict[str, Any]:
+        found: dict[str, Any] = super().clean() or self.cleaned_data
+        if found.get("password1") and found.get("password1") == found.get("oldpassword"):
+            self.add_error("password1", _("This is the password you have now. Choose another."))
+        return found
 
 
 class ProfileForm(UserForm):

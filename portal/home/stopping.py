@@ -19,6 +19,7 @@ from portal.status import source
 from portal.status.reading import owner_of
 from portal.status.views import live_answer, reading_for
 from quotas.models import ApiKey, User
+from quotas.snapshots.live import QueuedLive, RunningLive
 
 log = structlog.get_logger(__name__)
 
@@ -75,7 +76,7 @@ def live_everybody(request: HttpRequest) -> HttpResponse:
 
 def _context(request: HttpRequest) -> dict[str, object]:
     live = source.read().live
-    tickets = (*live.running, *live.queued) if live else ()
+    tickets: list[QueuedLive | RunningLive] = [*live.running, *live.queued] if live else []
     keys = dict(
         ApiKey.objects.filter(public_id__in={t.key_id for t in tickets}).values_list(
             "public_id", "name"

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page
 
+from tests.journeys.signing_in import as_admin
 from tests.rig import clients
 from tests.rig.browser import chromium
 from tests.rig.chat import chat
@@ -35,17 +36,6 @@ def page() -> Iterator[Page]:
     """Open a page in the system's Chromium."""
     with chromium() as browser:
         yield browser.new_page()
-
-
-def sign_in(page: Page, product: Product) -> None:
-    """Sign in as the admin whose password `manage.py up` printed once."""
-    printed = re.search(r"Sign in as (\S+) with the password (\S+)", product.output)
-    assert printed, f"no sign-in was printed:\n{product.output}"
-    page.goto(f"{product.url}/accounts/login/?next=/keys/")
-    page.fill("input[name=login]", printed[1])
-    page.fill("input[name=password]", printed[2])
-    page.click("button:has-text('Sign in')")
-    page.wait_for_url("**/keys/")
 
 
 def make_key(page: Page, name: str) -> str:
@@ -97,7 +87,7 @@ def test_from_sign_in_to_revocation(product: Product, llama: Llama, page: Page) 
     A key made in the browser streams a chat through every version of the official client; the
     usage rows equal the increase of llama.cpp's own counters; revoked, it is refused within 5 s.
     """
-    sign_in(page, product)
+    as_admin(page, product)
     secret = make_key(page, "first light")
     before = llama.counters()
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.journeys.signing_in import as_admin
 from tests.rig.browser import chromium
 from tests.rig.chat import chat
 from tests.rig.llama import MODEL, Llama
@@ -101,10 +102,10 @@ def site(product: Product, llama: Llama) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def admin(site: Site) -> Page:
-    """Return a page of the admin whose password `manage.py up` printed once."""
-    printed = re.search(r"Sign in as (\S+) with the password (\S+)", site.product.output)
-    assert printed, f"no sign-in was printed:\n{site.product.output}"
-    return site.signed_in(printed[1], printed[2])
+    """Return a page of the first administrator."""
+    page = site.browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    as_admin(page, site.product)
+    return page
 
 
 def rotate(page: Page, overlap: str) -> str:

@@ -30,7 +30,7 @@ KEPT = 3
 def fingerprint() -> str:
     """Return a text that changes with every migration, ours or a library's."""
     digest = hashlib.sha256()
-    for path in sorted(ROOT.glob("*/migrations/*.py")):
+    for path in sorted((*ROOT.glob("*/migrations/*.py"), *ROOT.glob("*/*/migrations/*.py"))):
         digest.update(path.read_bytes())
     for name in sorted(f"{d.name}={d.version}" for d in distributions()):
         digest.update(name.encode())

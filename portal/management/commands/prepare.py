@@ -27,7 +27,7 @@ class Command(BaseCommand):
         if admin.password:
             self.stdout.write(
                 f"Sign in as {admin.username} with the password {admin.password}; "
-                "it is shown this once."
+                "it is shown this once, and replaced at the first sign-in."
             )
         if settings.ENGINE_URL:
             preparation.register_own_engine()

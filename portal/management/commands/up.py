@@ -55,7 +55,7 @@ class Command(BaseCommand):
         lines = ["", f"Fairway is up: {url}", ""]
         if password:
             lines.append(f"  Sign in as {name} with the password {password}")
-            lines.append("  It is shown this once; change it on your account page.")
+            lines.append("  It is shown this once, and you choose your own when you sign in.")
         else:
             lines.append(f"  Sign in as {name} (forgotten: {manage} changepassword {name})")
         if welcome.secret and welcome.model:
