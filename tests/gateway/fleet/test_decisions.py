@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from gateway.engines.base import EngineReading, Health
 from gateway.fleet.brake import Brake
-from gateway.fleet.breaker import Breaker, Event, State, of_status
+from gateway.fleet.breaker import FAILURES_TO_OPEN, Breaker, Event, State, of_status
 from gateway.fleet.health import Condition, Probes
 from gateway.fleet.rates import Counters
 
@@ -84,6 +86,21 @@ def test_a_success_in_between_keeps_it_closed() -> None:
         breaker = breaker.after(event, 0.0)
 
     assert breaker.state is State.CLOSED
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_busy_and_refusals_never_open_it(seed: int) -> None:
+    """
+    However many 429, 503 and 4xx come, with too few failures in between, the breaker stays closed.
+    """
+    dice, breaker, in_a_row = random.Random(seed), Breaker(), 0
+    for step in range(1000):
+        failing = dice.random() < 0.3 and in_a_row < FAILURES_TO_OPEN - 1
+        event = of_status(500 if failing else dice.choice((200, 400, 401, 404, 413, 422, 429, 503)))
+        if event is not None:
+            in_a_row = in_a_row + 1 if event is Event.FAILURE else 0
+            breaker = breaker.after(event, float(step))
+        assert breaker.state is State.CLOSED
 
 
 @pytest.mark.parametrize(("cause", "closes"), [(Event.UNREACHABLE, True), (Event.FAILURE, False)])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import random
 import socket
+import struct
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,18 +17,12 @@ from quotas.snapshots.usage import UsageRecord
 from tests.gateway.wire.conftest import Stage
 from tests.gateway.wire.stage import chat
 from tests.rig.waiting import wait_until
+from tests.rig.witness import peak
 
 
 def connect(stage: Stage, secret: str, body: dict[str, Any]) -> socket.socket:
     """Send a chat request over a bare socket."""
-    raw = json.dumps(body).encode()
-    link = socket.create_connection(("127.0.0.1", stage.gateway.port), 10)
-    link.sendall(
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n".encode()
-        + raw
-    )
-    return link
+    return stage.gateway.connect(secret, body)
 
 
 def read_until(link: socket.socket, text: bytes) -> bytes:
@@ -112,32 +109,83 @@ def test_who_leaves_the_queue_never_reaches_the_engine(stage: Stage) -> None:
     assert {(r.replica_id, r.completion_tokens) for r in gone} == {("", 0)}
 
 
-def test_two_hundred_leave_at_random(stage: Stage) -> None:
-    """In whatever state they are: no slot held, no engine call left, the next twenty are fast."""
-    keys = [stage.books.key(f"user{n}", in_flight=2, queued=8) for n in range(10)]
-    stage.witness.tell(tokens=30, decode_tps=100, first_delay_s=0.05)
-    dice = random.Random(3)
+STATES = ["queued", "granted", "before_first_byte", "mid_stream", "twice"]
 
-    links: list[tuple[float, socket.socket]] = []
-    for number in range(200):
-        body = chat("[mark:crowd/1] x", stream=dice.random() < 0.7, max_tokens=30)
-        links.append(
-            (time.monotonic() + dice.random() * 0.4, connect(stage, keys[number % 10], body))
-        )
-        now = time.monotonic()
-        for due, link in [entry for entry in links if entry[0] <= now]:
-            link.close()
-            links.remove((due, link))
-        time.sleep(0.005)
-    for _, link in links:
-        link.close()
+
+class Leaver(threading.Thread):
+    """A client that leaves at a random moment of one state of its request."""
+
+    def __init__(self, stage: Stage, secret: str, number: int, state: str) -> None:
+        super().__init__()
+        self.stage, self.secret, self.state = stage, secret, state
+        self.mark = f"{state}/{number}"
+        self.dice = random.Random(number)
+        self.left_s = 0.0
+
+    def run(self) -> None:
+        """Ask, and leave; one that leaves twice comes back with the same words and leaves again."""
+        for _ in range(1 + (self.state == "twice")):
+            stream = self.state == "mid_stream" or self.dice.random() < 0.5
+            body = chat(f"[mark:{self.mark}] x", stream=stream, max_tokens=200)
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                link = self.stage.gateway.connect(self.secret, body)
+                with contextlib.closing(link):
+                    self._stay(link)
+                    self.left_s = time.monotonic()
+                    if self.dice.random() < 0.3:  # a reset instead of a plain end
+                        off = struct.pack("ii", 1, 0)
+                        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, off)
+
+    def _stay(self, link: socket.socket) -> None:
+        if self.state == "granted":  # gone while the gateway is still opening its connection
+            time.sleep(self.dice.random() * 0.004)
+            return
+        if self.state == "mid_stream":
+            link.settimeout(10)
+            link.recv(65536)
+        time.sleep(self.dice.random() * 0.4)
+
+
+def test_two_hundred_leave_in_every_state(stage: Stage) -> None:
+    """
+    Two hundred clients leave queued, just granted, before the first byte, mid-stream and twice:
+    the engine sees each connection closed within 2 s, no slot and no place in a pool is lost, and
+    the next twenty plain requests are fast.
+    """
+    patient = {"in_flight": 8, "queued": 60}
+    roomy = stage.books.key("roomy", **patient, person=patient)
+    narrow = stage.books.key("narrow", in_flight=1, queued=60, person={"in_flight": 1})
+    stage.witness.tell(
+        tokens=200, decode_tps=100, rules={"before_first_byte": {"first_delay_s": 30.0}}
+    )
+    leavers = [
+        Leaver(stage, narrow if number % 5 == 0 else roomy, number, STATES[number % 5])
+        for number in range(200)
+    ]
+    for start in range(0, 200, 25):
+        for leaver in leavers[start : start + 25]:
+            leaver.start()
+        for leaver in leavers[start : start + 25]:
+            leaver.join(30)
 
     stage.gateway.wait_settled(4)
-    wait_until(lambda: stage.witness.idle(), 2, "the engine is idle")
+    wait_until(stage.witness.idle, 2, "the engine is idle")
+    left_s = {leaver.mark: leaver.left_s for leaver in leavers}
+    seen = [r for r in stage.witness.records() if r.mark in left_s]
+    late_s = {r.mark: r.ended_s - left_s[r.mark] for r in seen if r.ended_s and r.owner != "twice"}
+    assert {r.owner for r in seen} >= {"before_first_byte", "mid_stream"}
+    assert all(r.ended_s is not None for r in seen)
+    assert max(late_s.values()) < 2, sorted(late_s.items(), key=lambda one: one[1])[-5:]
     stage.witness.reset()
     for number in range(20):
         began = time.monotonic()
-        assert stage.ask(keys[number % 10]).status_code == 200
+        assert stage.ask(roomy if number % 2 else narrow).status_code == 200
         assert time.monotonic() - began < 1
+    stage.witness.tell(first_delay_s=0.5)
+    known = len(stage.witness.records())
+    with ThreadPoolExecutor(8) as crowd:
+        statuses = [a.status_code for a in crowd.map(lambda _: stage.ask(roomy), range(8))]
+    assert statuses == [200] * 8
+    assert peak(stage.witness.records()[known:]) == 8, "a slot or a place in the pool was lost"
     records = stage.books.records()
     assert len({r.request_id for r in records}) == len(records)
