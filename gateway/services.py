@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -28,24 +29,39 @@ if TYPE_CHECKING:
 
 TICK_S = 0.5
 VIEW_AGE_S = 1.0
+OLDEST_VIEW_S = 5.0
+LOOK_SHARE = 0.1  # most of the time that may go into looking ahead, however long the queue
 
 
 class Lookout:
-    """Looks at the ledger with its forecasts, at most once a second for everybody together."""
+    """Looks at the ledger with its forecasts, for everybody together.
+
+    At most once a second, and less often when a very full queue makes a look dear.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
+        self.looked_at = 0.0  # Unix seconds of the last picture
         self._ledger = ledger
         self._looked_s = float("-inf")
+        self._took_s = 0.0
         self._looking: asyncio.Task[LedgerView] | None = None
 
     async def view(self) -> LedgerView:
-        """Return a picture that is at most a second old."""
+        """Return a picture that is about a second old; `looked_at` says when it was true."""
         now = asyncio.get_running_loop().time()
-        if self._looking is None or now - self._looked_s >= VIEW_AGE_S:
+        lasts_s = min(max(VIEW_AGE_S, self._took_s / LOOK_SHARE), OLDEST_VIEW_S)
+        if self._looking is None or now - self._looked_s >= lasts_s:
             self._looked_s = now
-            self._looking = asyncio.ensure_future(self._ledger.view())
+            self._looking = asyncio.ensure_future(self._look())
         # Shielded: the look is shared, and whoever asked first may leave.
         return await asyncio.shield(self._looking)
+
+    async def _look(self) -> LedgerView:
+        loop, self._took_s = asyncio.get_running_loop(), 0.0
+        began_s, began_at = loop.time(), time.time()
+        view = await self._ledger.view()
+        self._took_s, self.looked_at = loop.time() - began_s, began_at
+        return view
 
     async def standing(self, ticket_id: str) -> Standing | None:
         """Return where one waiting request stands."""

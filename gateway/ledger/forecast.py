@@ -18,8 +18,11 @@ from gateway.ledger.dispatch import Dispatcher
 from gateway.ledger.interface import KeyPolicy, UserPolicy
 from gateway.ledger.state import Entry, Flow, LedgerState
 
-#: Starts looked ahead; beyond it a wait is unknown rather than slow to find out.
-FARTHEST = 2_000
+#: Work of one look ahead, in tickets at the head of a flow that are compared: a quarter of a
+#: second. What starts later is told by the pace until then.
+MOST_COMPARED = 30_000
+#: Starts after some wait that make a pace.
+LEAST_STARTS = 8
 NEWCOMER = "(newcomer)"  # no real id has brackets
 FOREVER_MS = 7 * 24 * 3_600_000
 
@@ -38,12 +41,12 @@ NO_OUTLOOK = Expectation(0, None)
 def view(state: LedgerState, homes: dict[str, str], *, is_open: bool) -> LedgerView:
     """Return the whole picture of a ledger, queued tickets in their expected order."""
     picture = _picture(state, homes, expectations(state, homes), is_open=is_open)
+    waits = {cls: newcomer_waits(state, homes, cls) for cls in ServiceClass} if is_open else {}
     return replace(
         picture,
         newcomer_wait_ms={
-            pool: {cls.value: newcomer_wait(state, homes, pool, cls) for cls in ServiceClass}
-            for pool in state.pools
-            if is_open
+            pool: {cls.value: found[pool] for cls, found in waits.items()}
+            for pool in (state.pools if is_open else ())
         },
     )
 
@@ -82,20 +85,23 @@ def _picture(
     )
 
 
-def newcomer_wait(
-    state: LedgerState, homes: dict[str, str], pool: str, service_class: ServiceClass
-) -> int | None:
-    """Return how long a first ticket of somebody new would wait; None: nobody can say."""
-    future = copy(state)
-    ticket = Ticket(NEWCOMER, NEWCOMER, NEWCOMER, service_class, pool)
-    entry = Entry(
-        ticket, NEWCOMER, future.seq + 1, future.now_ms, future.now_ms + FOREVER_MS, future.now_ms
-    )
-    future.keys[entry.key] = KeyPolicy(NEWCOMER, 0, True, 1, 1, True, service_class)
-    future.users[entry.user] = UserPolicy(NEWCOMER, service_class, 0, None, 1)
-    future.enter(entry)
-    future.queue(entry)
-    return expectations(future, homes)[NEWCOMER].wait_ms
+def newcomer_waits(
+    state: LedgerState, homes: dict[str, str], service_class: ServiceClass
+) -> dict[str, int | None]:
+    """Return how long a first ticket of somebody new would wait, by pool; None: nobody can say."""
+    future, names = copy(state), {pool: f"{NEWCOMER} {pool}" for pool in state.pools}
+    for pool, name in names.items():
+        entry = Entry(
+            Ticket(name, name, name, service_class, pool), name, future.seq + 1, future.now_ms,
+            future.now_ms + FOREVER_MS, future.now_ms,
+        )  # fmt: skip
+        future.seq += 1
+        future.keys[entry.key] = KeyPolicy(name, 0, True, 1, 1, True, service_class)
+        future.users[entry.user] = UserPolicy(name, service_class, 0, None, 1)
+        future.enter(entry)
+        future.queue(entry)
+    found = _Play(future, homes).run(set(names.values()))
+    return {pool: found[name].wait_ms for pool, name in names.items()}
 
 
 def _standing(
@@ -124,47 +130,90 @@ def _standing(
 
 def expectations(state: LedgerState, homes: dict[str, str]) -> dict[str, Expectation]:
     """Return when each queued ticket should start, by playing the ledger forward."""
-    future = copy(state)
-    now, ends, found = state.now_ms, list[tuple[int, str]](), dict[str, Expectation]()
-    places: Counter[str] = Counter()
+    return _Play(copy(state), homes).run()
 
-    def hold_ms(entry: Entry) -> int:
+
+class _Play:
+    """One future of a ledger, played on a state that is thrown away."""
+
+    def __init__(self, future: LedgerState, homes: dict[str, str]) -> None:
+        self._future = future
+        self._began_ms = future.now_ms
+        self._ends: list[tuple[int, str]] = []
+        self._found: dict[str, Expectation] = {}
+        self._places: Counter[str] = Counter()
+        self._paces: dict[tuple[str, ServiceClass], tuple[int, int]] = {}  # starts, last of them
+        self._compared = 0
+        self._dispatcher = Dispatcher(
+            future, lambda e: homes.get(e.ticket.session, ""), self._started
+        )
+
+    def run(self, wanted: set[str] | None = None) -> dict[str, Expectation]:
+        """Play until all that wait have started, or those who are wanted, or it was enough."""
+        future, now = self._future, self._began_ms
+        for entry in future.entries.values():
+            if entry.replica_id:
+                # Measured: the mean left given its age is no better a guess than this, whose
+                # error is that of the mean itself (tests/gateway/fleet/test_expected_wait.py).
+                hold = self._hold_ms(entry)
+                left = max(hold - (now - entry.started_ms), hold // 4)
+                heapq.heappush(self._ends, (now + left, entry.ticket.ticket_id))
+        self._dispatch()
+        while self._ends and future.flows and self._compared < MOST_COMPARED:
+            if wanted is not None and wanted <= self._found.keys():
+                break
+            future.now_ms, name = heapq.heappop(self._ends)
+            ended = future.entries[name]
+            future.unhold(ended)
+            future.leave(ended)
+            self._dispatch()
+        self._tell_the_rest()
+        return self._found
+
+    def _dispatch(self) -> None:
+        before = len(self._found)
+        self._compared += len(self._future.flows)
+        self._dispatcher.run()
+        self._compared += (len(self._found) - before) * len(self._future.flows)
+
+    def _hold_ms(self, entry: Entry) -> int:
         kind = (entry.ticket.pool, entry.ticket.service_class)
-        return state.hold_average.get(kind, DEFAULT_HOLD_MS)
+        return self._future.hold_average.get(kind, DEFAULT_HOLD_MS)
 
-    def started(entry: Entry) -> None:
-        places[entry.ticket.pool] += 1
-        wait = future.now_ms - now
-        kind = (entry.ticket.pool, entry.ticket.service_class)
-        known = kind in state.hold_average or wait == 0
-        name = entry.ticket.ticket_id
-        found[name] = Expectation(places[entry.ticket.pool], wait if known else None)
-        heapq.heappush(ends, (future.now_ms + hold_ms(entry), name))
+    def _started(self, entry: Entry) -> None:
+        ticket, now = entry.ticket, self._future.now_ms
+        kind, wait = (ticket.pool, ticket.service_class), now - self._began_ms
+        self._places[ticket.pool] += 1
+        if wait:
+            self._paces[kind] = (self._paces.get(kind, (0, 0))[0] + 1, wait)
+        known = kind in self._future.hold_average or wait == 0
+        place = self._places[ticket.pool]
+        self._found[ticket.ticket_id] = Expectation(place, wait if known else None)
+        heapq.heappush(self._ends, (now + self._hold_ms(entry), ticket.ticket_id))
 
-    dispatcher = Dispatcher(future, lambda e: homes.get(e.ticket.session, ""), started)
-    for entry in future.entries.values():
-        if entry.replica_id:
-            left = max(hold_ms(entry) - (now - entry.started_ms), hold_ms(entry) // 4)
-            heapq.heappush(ends, (now + left, entry.ticket.ticket_id))
-    dispatcher.run()
-    while ends and future.flows and len(found) < FARTHEST:
-        future.now_ms, name = heapq.heappop(ends)
-        ended = future.entries[name]
-        future.unhold(ended)
-        future.leave(ended)
-        dispatcher.run()
-    _without_outlook(future, places, found)
-    return found
+    def _tell_the_rest(self) -> None:
+        """Give those that have not started the places behind, and a wait at the pace until then.
 
-
-def _without_outlook(
-    future: LedgerState, places: Counter[str], found: dict[str, Expectation]
-) -> None:
-    """Give those that nothing now running will let start the places behind, by rank."""
-    rest = [e for e in future.entries.values() if not e.replica_id]
-    for entry in sorted(rest, key=lambda e: (future.rank(e), e.seq)):
-        places[entry.ticket.pool] += 1
-        found[entry.ticket.ticket_id] = Expectation(places[entry.ticket.pool], None)
+        Flows take turns, so somebody's second ticket comes behind everybody's first. What nothing
+        now running will let start has no wait, and neither has what starts at no known pace.
+        """
+        rest = [e for e in self._future.entries.values() if not e.replica_id]
+        turns: Counter[tuple[str, ServiceClass, str]] = Counter()
+        order: list[tuple[int, int, int, Entry]] = []
+        for entry in sorted(rest, key=lambda e: e.seq):
+            turns[entry.flow] += 1
+            order.append((turns[entry.flow], self._future.rank(entry), entry.seq, entry))
+        waits: Counter[tuple[str, ServiceClass]] = Counter()
+        is_cut = bool(self._ends) and self._compared >= MOST_COMPARED
+        for _, _, _, entry in sorted(order):
+            kind = (entry.ticket.pool, entry.ticket.service_class)
+            waits[kind] += 1
+            self._places[entry.ticket.pool] += 1
+            starts, span = self._paces.get(kind, (0, 0))
+            is_paced = is_cut and starts >= LEAST_STARTS and kind in self._future.hold_average
+            wait = span + span * waits[kind] // starts if is_paced else None
+            place = self._places[entry.ticket.pool]
+            self._found[entry.ticket.ticket_id] = Expectation(place, wait)
 
 
 def copy(state: LedgerState) -> LedgerState:

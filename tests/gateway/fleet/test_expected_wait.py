@@ -31,7 +31,7 @@ class Told(Simulation):
         self._call(op.Advance(passed))
         if arrival.service_class is CHAT:
             state, homes = self._store.state, self._store.homes()
-            wait = forecast.newcomer_wait(state, homes, POOL, CHAT)
+            wait = forecast.newcomer_waits(state, homes, CHAT)[POOL]
             self.told[f"t{self._count + 1}"] = wait
         super()._arrive(arrival, 0, place)
 
