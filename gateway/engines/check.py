@@ -60,7 +60,20 @@ class Check:
             *(f"  {name:<12} {value}" for name, value in self._figures()),
             "What to set:" if self.advice else "Nothing needs to be set.",
             *(f"  - {line}" for line in self.advice),
+            "To register it:",
+            f"  manage.py addengine {self.url}{self._flags()}",
         ]
+
+    def _flags(self) -> str:
+        """Return what `addengine` has to be told because the engine does not tell it."""
+        facts, flags = self.facts, ""
+        if facts.kind == "openai":
+            flags += " --kind openai"
+        if not facts.models:
+            flags += " --model NAME"
+        if facts.slots is None:
+            flags += " --slots NUMBER"
+        return flags + (" --takes-priority" if "priority" in facts.capabilities else "")
 
     def _figures(self) -> list[tuple[str, str]]:
         facts, reading = self.facts, self.reading
@@ -68,7 +81,7 @@ class Check:
         return [
             ("models", ", ".join(facts.models) or "none listed"),
             ("slots", _known(facts.slots)),
-            ("context", _known(facts.context, " tokens per slot")),
+            ("context", _known(facts.context, " tokens for each request")),
             ("weights", facts.quantisation or "unknown"),
             ("running", _known(reading.running)),
             ("waiting", _known(reading.waiting)),

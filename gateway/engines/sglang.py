@@ -45,6 +45,7 @@ REVEALED = (
     "speculative_algorithm",
     "mem_fraction_static",
     "disable_radix_cache",
+    "disable_priority_preemption",
     "attention_backend",
 )
 
@@ -113,11 +114,18 @@ class SGLang:
             lines.append("Its metrics are off: start it with --enable-metrics.")
         if facts.slots is None:
             lines.append("Slots cannot be read: enter a number below --max-running-requests.")
-        lines.append("To have cached tokens counted, start it with --enable-cache-report.")
-        lines.append(
-            "To hand on the order, start it with --enable-priority-scheduling and "
-            '--disable-priority-preemption, and tick "takes priority" here.'
-        )
+        if "cached_tokens" not in facts.capabilities:
+            lines.append("To have cached tokens counted, start it with --enable-cache-report.")
+        if "priority" not in facts.capabilities:
+            lines.append(
+                "To hand on the order, start it with --enable-priority-scheduling and "
+                '--disable-priority-preemption, and tick "takes priority" here.'
+            )
+        elif facts.settings.get("disable_priority_preemption") != "True":
+            lines.append(
+                "Unless it was started with --disable-priority-preemption it throws out running "
+                "requests for waiting ones."
+            )
         return tuple(lines)
 
 

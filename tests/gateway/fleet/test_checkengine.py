@@ -8,7 +8,11 @@ import json
 import pytest
 from django.core.management import CommandError, call_command
 
+from gateway.engines.base import Page
+from gateway.engines.check import check
+from gateway.engines.detect import recognise
 from tests.gateway.fleet.conftest import LlamaServer
+from tests.gateway.fleet.pages import page, recorded
 from tests.rig.network import free_port
 from tests.rig.witness import Witness
 
@@ -28,8 +32,9 @@ def test_a_real_llamacpp_is_described(llama: LlamaServer) -> None:
 
     assert "is llama.cpp's server" in text
     assert "It is up." in text
-    assert "2048 tokens per slot" in text
+    assert "2048 tokens for each request" in text
     assert "--metrics" not in text
+    assert f"manage.py addengine {llama.url}" in text.splitlines()[-1]
 
 
 def test_json_is_for_machines(llama: LlamaServer) -> None:
@@ -56,6 +61,42 @@ def test_vllm_is_told_its_own_flags(witness: Witness) -> None:
         "--enable-prompt-tokens-details",
     ):
         assert flag in text
+
+
+RECORDED = {path: recorded("vllm", path.rpartition("/")[2]) for path in (
+    "/health", "/metrics", "/v1/models", "/version", "/is_sleeping")}  # fmt: skip
+SGLANG = {
+    "/health": page(b""),
+    "/metrics": page(b"sglang:num_running_reqs 3.0\n"),
+    "/v1/models": page(b'{"data": [{"id": "m", "owned_by": "sglang"}]}'),
+    "/get_server_info": page(
+        b'{"max_running_requests": 48, "enable_priority_scheduling": true, '
+        b'"disable_priority_preemption": true, "enable_cache_report": true}'
+    ),
+}
+LISTS_MODELS = {"/v1/models": page(b'{"data": [{"id": "m"}]}')}
+
+
+@pytest.mark.parametrize(
+    ("pages", "kind", "command", "unsaid"),
+    [
+        (RECORDED, "vLLM, version 0.32.0", "--slots NUMBER", "--enable-metrics"),
+        (SGLANG, "SGLang", "--takes-priority", "What to set"),
+        (LISTS_MODELS, "does not know", "--kind openai --slots NUMBER", "--metrics"),
+    ],
+)
+def test_each_kind_is_told_what_is_left_to_do(
+    pages: dict[str, Page], kind: str, command: str, unsaid: str
+) -> None:
+    """
+    What an engine answered is named, only what is still missing is advised, and the last line
+    registers it as it is.
+    """
+    lines = check("http://gpu1:8000", recognise(pages), pages).lines()
+
+    assert kind in lines[0]
+    assert lines[-1] == f"  manage.py addengine http://gpu1:8000 {command}"
+    assert unsaid not in "\n".join(lines)
 
 
 def test_nobody_there_is_one_sentence() -> None:
