@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.rig.chat import Caller
+from tests.rig.crowd import capped
 from tests.rig.product import Product
 from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness
@@ -14,13 +15,15 @@ from tests.rig.witness import Witness
 
 @pytest.fixture(scope="session")
 def keys(product: Product) -> dict[str, str]:
-    """Return keys of several people: two who chat, one with batch work, one with a cap of one."""
-    found = product.keys(
-        dora="interactive", emil="interactive", fritz="batch", single="interactive"
-    )
-    product.manage("setlimit", "--user", "single", "--class", "interactive", "--per", "person",
-                   "--in-flight", "1")  # fmt: skip
-    return found
+    """Return keys of several people: two who chat, one with batch work, one with a cap of one.
+
+    No bound of a queue is in their way.
+    """
+    return capped(
+        product,
+        {"dora": ("interactive", 0), "emil": ("interactive", 0), "fritz": ("batch", 0),
+         "single": ("interactive", 1)},
+    )  # fmt: skip
 
 
 @pytest.fixture

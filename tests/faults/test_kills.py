@@ -55,8 +55,11 @@ def test_a_killed_child_is_back_and_the_others_never_restarted(
     wait_until(
         lambda: doomed.get("/accounts/login/", timeout=5) == 200, BACK_WITHIN_S, "pages are served"
     )
-    others = {pid for pids in before.values() for pid in pids} - {killed}
-    assert others <= {pid for pids in doomed.parts().values() for pid in pids}
+    after = doomed.parts()
+    # Celery's worker may end when its broker dies; it is started again like everything else.
+    spared = {"worker"} if part == "valkey" else set()
+    ended = {name: set(pids) - set(after[name]) - {killed} for name, pids in before.items()}
+    assert {name: gone for name, gone in ended.items() if gone and name not in spared} == {}
 
 
 def test_a_killed_supervisor_takes_everything_with_it(
@@ -82,8 +85,8 @@ async def test_a_gateway_that_is_asked_to_end_finishes_its_streams(
     doomed: Product, key: str, witness: Witness
 ) -> None:
     """
-    SIGTERM to one of two gateways, as at a deployment: running streams end whole, newcomers are
-    served by the other one, at their second try at the latest; the first is started again.
+    SIGTERM to one of several gateways, as at a deployment: running streams end whole, newcomers are
+    served by the others, at their second try at the latest; the first is started again.
     """
     witness.tell(decode_tps=10, tokens=20)
     owners = {f"deploy{number}": "interactive" for number in range(4)}
@@ -96,6 +99,7 @@ async def test_a_gateway_that_is_asked_to_end_finishes_its_streams(
 
     running = [asyncio.create_task(ask(owner, one)) for owner in owners for one in range(2)]
     await asyncio.sleep(0.7)
+    before = doomed.parts()["gateway"]
     ended = doomed.kill("gateway", signal.SIGTERM)
     # Who connects in the very moment is sent away or cut, and comes again as every client does.
     newcomers = [await ask(owner, 8) or await ask(owner, 9) for owner in owners]
@@ -103,7 +107,7 @@ async def test_a_gateway_that_is_asked_to_end_finishes_its_streams(
     assert all(newcomers)
     await asyncio.to_thread(
         wait_until,
-        lambda: ended not in (now := doomed.parts()["gateway"]) and len(now) == 2,
+        lambda: ended not in (now := doomed.parts()["gateway"]) and len(now) == len(before),
         BACK_WITHIN_S,
         "the gateway was started again",
     )

@@ -124,14 +124,13 @@ async def test_a_client_that_leaves_frees_its_slot(
 
 
 async def test_who_leaves_the_queue_never_reaches_the_engine(
-    product: Product, client: Caller, witness: Witness, settled: Settled
+    product: Product, client: Caller, witness: Witness, keys: dict[str, str], settled: Settled
 ) -> None:
     """Twenty clients leave while they wait behind a long answer: the engine never sees them."""
     witness.tell(first_delay_s=60)
-    secrets = await asyncio.to_thread(capped, product, {"leaver": ("interactive", 1)})
 
     def ask(number: int) -> asyncio.Task[Call]:
-        return asyncio.create_task(client.ask(secrets["leaver"], chat("witness", f"left/{number}")))
+        return asyncio.create_task(client.ask(keys["single"], chat("witness", f"left/{number}")))
 
     def waiting() -> int:
         return len(product.live()["queued"])
