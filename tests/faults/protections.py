@@ -1,0 +1,110 @@
+"""Twelve and more protections, each one line that can be taken out; and the test that misses it.
+
+A fault test that cannot fail proves nothing. `tests/faults/test_protections.py` takes out one line
+at a time in a copy of the checkout and sees the named test turn red.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.rig.seeding import CACHE, ROOT
+
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv", ".cache", ".*_cache", ".hypothesis", "__pycache__", "var"
+)
+FAULTS = "tests/faults/test_"
+LONGEST_S = 300
+
+
+@dataclass(frozen=True)
+class Protection:
+    """One line of the product, what to put in its place, and who must notice."""
+
+    path: str
+    line: str
+    instead: str
+    test: str
+
+    def is_there(self) -> bool:
+        """Answer whether the line stands in its file exactly once."""
+        return (ROOT / self.path).read_text().count(self.line) == 1
+
+    def off_in(self, folder: Path) -> None:
+        """Take it out of a copy."""
+        path = folder / self.path
+        path.write_text(path.read_text().replace(self.line, self.instead))
+
+
+LUA, DEATH = "gateway/ledger/step.lua", FAULTS + "gateway_death.py::test_a_"
+PROTECTIONS = {
+    "a silent process is reaped": Protection(
+        LUA, "if now - heard[name] >= LIMIT then L.reap(name) else L.silence(name) end",
+        "L.silence(name)", DEATH + "killed_gateway_leaves_nothing_behind[0]",
+    ),
+    "a silent process leaves the queue": Protection(
+        LUA, "if now - heard[name] >= LIMIT then L.reap(name) else L.silence(name) end",
+        "if now - heard[name] >= LIMIT then L.reap(name) end",
+        DEATH + "killed_gateway_leaves_nothing_behind[0]",
+    ),
+    "a grant that is never read goes to the next": Protection(
+        LUA, "if e.replica == '' or e.accepted == 0 then", "if e.replica == '' then",
+        DEATH + "killed_gateway_leaves_nothing_behind[0]",
+    ),
+    "the dead leave a record of what they ran": Protection(
+        LUA, "    if e.interrupted ~= '' then L.append_usage(L.on_replica(e.interrupted, e.replica)"
+        ") end\n", "", DEATH + "killed_gateway_leaves_nothing_behind[0]",
+    ),
+    "who returns says what it holds": Protection(
+        "gateway/ledger/batch.py", "            *leases,\n", "",
+        DEATH + "frozen_gateway_takes_its_streams_back[0]",
+    ),
+    "a ledger without memory stays closed": Protection(
+        LUA, "opens = alone and now or now + LIMIT", "opens = now",
+        FAULTS + "redis_lost.py::test_no_slot_is_given_twice_when_redis_forgets_who_runs"
+        "[flushed-0]",
+    ),
+    "a key has a cap": Protection(
+        LUA, "if L.get('k:' .. e.owner_key) + e.w > tonumber(key[3]) then return false end", "",
+        FAULTS + "many_gateways.py::test_a_cap_holds_over_all_gateways[0]",
+    ),
+    "an engine has so many slots": Protection(
+        LUA, "if held + e.w > r.now then", "if held + e.w > r.now + 1 then",
+        FAULTS + "redis_lost.py::test_no_slot_is_given_twice_when_redis_forgets_who_runs"
+        "[flushed-0]",
+    ),
+    "ledger time moves by a second at most": Protection(
+        LUA, "local LONGEST_STEP, NO_REPLICA = 1000, 60000",
+        "local LONGEST_STEP, NO_REPLICA = 99999999, 60000", "tests/gateway/ledger/test_clock.py",
+    ),
+    "batch steps aside for chat": Protection(
+        LUA, "if L.get('pt:' .. pool .. '\\ti') > 0 then return false end", "",
+        FAULTS + "many_gateways.py::test_batch_steps_aside_for_chat_and_takes_what_is_idle[0]",
+    ),
+    "what ends is started again": Protection(
+        "portal/supervisor.py", "            delay_s = next_delay(", "            return\n"
+        "            delay_s = next_delay(", FAULTS + "kills.py::"
+        "test_a_killed_child_is_back_and_the_others_never_restarted[worker]",
+    ),
+    "a usage row is written once": Protection(
+        "quotas/services/usage.py", "ON CONFLICT (request_id, arrived_at) DO NOTHING", "",
+        "tests/quotas/test_writer_killed.py",
+    ),
+}  # fmt: skip
+
+
+def run_without(protection: Protection, folder: Path) -> tuple[int, str]:
+    """Run its test in a copy that lacks it; returns pytest's code and what it printed."""
+    copy = folder / "fairway"
+    shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    (copy / "tests" / ".cache").symlink_to(CACHE)
+    protection.off_in(copy)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not long", protection.test],
+        cwd=copy, capture_output=True, text=True, timeout=LONGEST_S,
+    )  # fmt: skip
+    return done.returncode, done.stdout[-3000:]
