@@ -121,8 +121,12 @@ class Engine:
         link: socket.socket = writer.get_extra_info("socket")
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ahead = b""  # the first byte of the next request, when it came early
+        used = False
         try:
-            while request := await self._read(reader, ahead):
+            while request := await self._read(reader, ahead, is_kept=used):
+                if used and self._dice.random() < self.script.closes_on_reuse:
+                    break
+                used = True
                 keep, ahead = await self._serve(request, reader, writer)
                 if not keep:
                     break
@@ -131,8 +135,11 @@ class Engine:
         finally:
             writer.close()
 
-    async def _read(self, reader: asyncio.StreamReader, ahead: bytes) -> Request | None:
-        limit_s = self.script.idle_close_s or None
+    async def _read(
+        self, reader: asyncio.StreamReader, ahead: bytes, *, is_kept: bool
+    ) -> Request | None:
+        # As engines do: who has just connected may take its time.
+        limit_s = self.script.idle_close_s or None if is_kept else None
         try:
             head = ahead + await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), limit_s)
         except (TimeoutError, asyncio.IncompleteReadError):

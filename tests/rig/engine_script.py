@@ -46,6 +46,8 @@ class Script:
     done: bool = True  # send [DONE]
     ping_s: float = 0.0  # comment lines while hanging
     idle_close_s: float = 0.0  # keep-alive limit; 0: none
+    # This share of the requests on a kept connection meets its closing, as if both had crossed.
+    closes_on_reuse: float = 0.0
     close_after_stream: bool = False  # as llama.cpp does, unannounced
     health: str = "ok"  # ok, loading, error, hang
     health_delay_s: float = 0.0

@@ -2,40 +2,82 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
-import time
+import random
 from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 from django.core.management import call_command
 
 from tests.gateway.wire.conftest import Stage
-from tests.gateway.wire.stage import SECRET_KEY, chat
+from tests.gateway.wire.stage import SECRET_KEY, bearer, chat
 from tests.gateway.wire.test_leaving import connect
 from tests.rig.engine_script import Script
 from tests.rig.waiting import wait_until
 
 
-def test_the_idle_close_race_never_shows(make_gateway: Callable[..., Stage]) -> None:
+@pytest.mark.parametrize(
+    ("clients", "idle_s"),
+    [
+        pytest.param(30, 0.2),
+        pytest.param(200, 0.2, marks=pytest.mark.long),
+        pytest.param(200, 5.0, marks=pytest.mark.long),  # what vLLM and llama.cpp really do
+    ],
+)
+async def test_the_idle_close_race_never_shows(
+    make_gateway: Callable[..., Stage], clients: int, idle_s: float
+) -> None:
     """An engine that closes idle connections just as we use them costs no request.
 
-    It closes after 0.2 s; requests come around that moment, one after the other. What was sent
-    into a dead connection is sent again, and counted.
+    Each client uses its connection ten times around that moment.
     """
-    stage = make_gateway(Script(slots=4, idle_close_s=0.2))
+    stage = make_gateway(Script(slots=clients, idle_close_s=idle_s))
+    caps = {"in_flight": clients, "queued": clients}
+    secret = stage.books.key(**caps, person=caps)
+    url = f"{stage.gateway.url}/v1/chat/completions"
+    dice = random.Random(clients)
+
+    async def use(link: httpx.AsyncClient) -> list[str]:
+        bad = []
+        for number in range(10):
+            body = chat(max_tokens=1, stream=bool(number % 3))
+            answer = await link.post(url, headers=bearer(secret), json=body)
+            if answer.status_code != 200 or '"error"' in answer.text:
+                bad.append(f"{number}: {answer.status_code} {answer.text[-300:]}")
+            await asyncio.sleep(idle_s + dice.uniform(-0.02, 0.02))
+        return bad
+
+    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
+    async with httpx.AsyncClient(timeout=60, limits=limits) as link:
+        found = await asyncio.gather(*(use(link) for _ in range(clients)))
+
+    assert [bad for bad in found if bad] == []
+    records = stage.books.records()
+    assert {r.outcome for r in records} == {"served"}
+    assert len(records) == 10 * clients
+
+
+def test_a_request_that_meets_the_closing_of_its_connection_is_sent_again(
+    make_gateway: Callable[..., Stage],
+) -> None:
+    """Where request and closing cross, the client notices nothing and the metric counts it."""
+    stage = make_gateway(Script(slots=4, closes_on_reuse=0.3))
     secret = stage.books.key(in_flight=4)
 
     with stage.client(secret) as client:
-        for number in range(30):
-            answer = client.post("/v1/chat/completions", json=chat(max_tokens=1))
-            assert answer.status_code == 200, f"request {number}"
-            time.sleep(0.19 + 0.002 * (number % 10))
+        for number in range(60):
+            body = chat(max_tokens=1, stream=bool(number % 2))
+            answer = client.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200
+            assert '"error"' not in answer.text
 
     page = httpx.get(f"{stage.gateway.url}/metrics").text
-    assert "fairway_resent_total" in page
-    assert {r.outcome for r in stage.books.records()} == {"served"}
+    assert int(float(page.partition("\nfairway_resent_total ")[2].split()[0])) > 5
+    assert len(stage.witness.records()) == len(stage.books.records()) == 60
 
 
 def test_an_engine_that_closes_after_each_stream_costs_nothing(
