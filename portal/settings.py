@@ -375,7 +375,7 @@ FILE_RETENTION_DAYS = env.integer("FILE_RETENTION_DAYS", 30)
 USAGE_RETENTION_MONTHS = env.integer("USAGE_RETENTION_MONTHS", 13)
 CELERY_BEAT_SCHEDULE = {
     "accounts-end": {"task": "quotas.tasks.end_accounts", "schedule": 60.0},
-    "exports": {"task": "portal.tasks.publish_exports", "schedule": 20.0},
+    "exports": {"task": "portal.tasks.publish_exports", "schedule": 10.0},
     "quota-mails": {"task": "quotas.tasks.warn_of_quotas", "schedule": 300.0},
     "capacity-minutes": {"task": "quotas.tasks.keep_minutes", "schedule": 20.0},
     "capacity-decision": {"task": "quotas.tasks.decide_capacity", "schedule": 3600.0},

@@ -18,9 +18,11 @@ from portal.batches.states import SENDING, ItemState, JobState
 
 GRACE_S = 10.0  # lines in flight may still end this long after a cancel or the window's end
 UNSENT = {JobState.CANCELLING: ItemState.CANCELLED, JobState.EXPIRING: ItemState.EXPIRED}
+BEHIND = 10_000_000  # added to the order of a line that broke: it comes after all others
 # A line whose runner died is charged with it; the third time it ends, with that reason.
 RECLAIM = """
-UPDATE batch_item SET state = 'queued', lease_owner = '', lease_end = NULL, failures = failures + 1
+UPDATE batch_item SET state = 'queued', lease_owner = '', lease_end = NULL, failures = failures + 1,
+       run_order = run_order + %s
 WHERE id IN (SELECT id FROM batch_item WHERE state = 'running' AND lease_end < now()
              AND failures + 1 < %s LIMIT 1000 FOR UPDATE SKIP LOCKED)
 """
@@ -34,7 +36,7 @@ LIMIT 1000 FOR UPDATE SKIP LOCKED
 def reclaim() -> int:
     """Take lines from runners that are not heard of any more; return how many."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(RECLAIM, [MOST_FAILURES])
+        cursor.execute(RECLAIM, [BEHIND, MOST_FAILURES])
         taken: int = cursor.rowcount
         cursor.execute(LOST_FOR_GOOD, [MOST_FAILURES])
         lost = cursor.fetchall()

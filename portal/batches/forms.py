@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
+from portal.batches import webhooks
 from portal.files import config
+from portal.openai_api.errors import BadRequest
 from quotas.models import ApiKey, User
 
 WINDOWS = (("1h", "1 hour"), ("6h", "6 hours"), ("24h", "24 hours"), ("3d", "3 days"),
@@ -44,6 +47,21 @@ class StartForm(_WithKey):
     """Under which key, and for how long at most."""
 
     window = forms.ChoiceField(label="Give up after", choices=WINDOWS, initial="24h")
+    webhook_url = forms.CharField(
+        label="Tell this address of the end", max_length=webhooks.LENGTH_MOST, required=False
+    )
+
+    def __init__(self, *args: Any, owner: User, **kwargs: Any) -> None:
+        super().__init__(*args, owner=owner, **kwargs)
+        if not settings.WEBHOOK_HOSTS:
+            self.fields.pop("webhook_url", None)
+
+    def clean_webhook_url(self) -> str:
+        """Refuse what may not be called."""
+        try:
+            return webhooks.check(self.cleaned_data["webhook_url"].strip())
+        except BadRequest as error:
+            raise forms.ValidationError(str(error)) from error
 
 
 class UploadForm(StartForm):
@@ -55,6 +73,11 @@ class UploadForm(StartForm):
         error_messages={"empty": "The file is empty."},
     )
     field_order = ("file", "key", "window")
+
+    def __init__(self, *args: Any, owner: User, **kwargs: Any) -> None:
+        super().__init__(*args, owner=owner, **kwargs)
+        self.fields.pop("webhook_url", None)  # asked for when the lines have been checked
+
     limits = property(lambda self: config.limits())
 
 

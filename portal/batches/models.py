@@ -86,6 +86,13 @@ class BatchJob(models.Model):
     )
     stalled_notice_at = models.DateTimeField(null=True, blank=True)
     ended_notice_at = models.DateTimeField(null=True, blank=True)
+    webhook_url = models.CharField(
+        max_length=500, blank=True, default="", db_default="", help_text="Told of the end."
+    )
+    webhook_tries = models.PositiveSmallIntegerField(default=0, db_default=0)
+    webhook_due_at = models.DateTimeField(null=True, blank=True, help_text="Of the next try.")
+    webhook_ended_at = models.DateTimeField(null=True, blank=True, help_text="Taken or given up.")
+    webhook_problem = models.CharField(max_length=200, blank=True, default="", db_default="")
     writer = models.CharField(max_length=64, blank=True)  # who assembles the result files
     writer_until = models.DateTimeField(null=True, blank=True)
 
@@ -162,7 +169,9 @@ class BatchItem(models.Model):
                 fields=["job", "run_order"], name="item_queued", condition=Q(state="queued")
             ),
             models.Index(fields=["lease_end"], name="item_leases", condition=Q(state="running")),
-            models.Index(fields=["job", "state"], name="item_job_state"),
+            models.Index(
+                fields=["job", "line_no"], name="item_failed", condition=Q(state="failed")
+            ),
         ]
         constraints = [
             models.UniqueConstraint(name="item_one_per_line", fields=["job", "line_no"]),

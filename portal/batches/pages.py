@@ -15,7 +15,16 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from portal.batches import drawing, ending, estimate, insight, partial, services, submission
+from portal.batches import (
+    drawing,
+    ending,
+    estimate,
+    insight,
+    partial,
+    services,
+    submission,
+    webhooks,
+)
 from portal.batches.forms import AnotherKeyForm, StartForm, UploadForm
 from portal.batches.models import BatchJob
 from portal.batches.states import SENDING, ItemState
@@ -134,6 +143,7 @@ def report(request: HttpRequest, file_id: str) -> HttpResponse:
                 "input_file_id": file.public_id,
                 "endpoint": file.endpoint,
                 "completion_window": form.cleaned_data["window"],
+                "webhook_url": form.cleaned_data.get("webhook_url"),
             }
         )
         # A double click is one batch: the form carries the name of its own submission.
@@ -202,6 +212,7 @@ def _live_context(job: BatchJob) -> dict[str, Any]:
         "gauge": drawing.gauge(job.total, job.completed, job.failed, sent),
         "silent_since": silence,
         "live": job.state in BatchJob.LIVE,
+        "webhook_state": webhooks.state_of(job) if job.webhook_url else "",
     }
 
 

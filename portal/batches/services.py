@@ -10,7 +10,7 @@ from pathlib import PurePath
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from portal.batches import bell, enqueued, submission
+from portal.batches import bell, enqueued, submission, webhooks
 from portal.batches.models import BatchItem, BatchJob, Lane
 from portal.batches.moves import move
 from portal.batches.states import ItemState, JobState
@@ -98,6 +98,7 @@ def _store(
         input_file_ref=file.public_id,
         completion_window=request.completion_window,
         output_expires_s=request.output_expires_s,
+        webhook_url=request.webhook_url,
         metadata=request.metadata,
         created_at=now,
         expires_at=now + request.window,
@@ -159,6 +160,7 @@ def run_failed_again(*, job: BatchJob, key: ApiKey | None = None) -> BatchJob:
             "endpoint": job.endpoint,
             "completion_window": job.completion_window,
             "metadata": job.metadata,
+            "webhook_url": job.webhook_url if webhooks.is_allowed(job.webhook_url) else None,
         }
     )
     return submit(key=key, request=request, retry_of=job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from portal.batches import insight
+from portal.batches import insight, webhooks
 from portal.batches.estimate import Estimate
 from portal.batches.models import BatchJob
 from portal.batches.states import PUBLIC, JobState
@@ -61,19 +61,34 @@ def batch_object(job: BatchJob) -> dict[str, Any]:
 
 def extras(job: BatchJob) -> dict[str, Any]:
     """Return what only this server tells; the official client keeps unknown fields."""
-    now = insight.of(job)
-    if now is None:
-        return {"name": job.name, "retry_of": job.retry_of.public_id if job.retry_of else None}
-    plan = now.estimate
-    return {
+    always = {
         "name": job.name,
         "retry_of": job.retry_of.public_id if job.retry_of else None,
+        "webhook": _webhook(job),
+    }
+    now = insight.of(job)
+    if now is None:
+        return always
+    plan = now.estimate
+    return {
+        **always,
         "lines_waiting": now.lines_waiting,
         "lines_running": now.lines_running,
         "queue_position": now.position,
         "why_it_waits": {"code": now.why_code, "message": now.why} if now.why else None,
         "estimated_start_at": _seconds(plan.start_at) if plan else None,
         "estimated_completion_at": _seconds(plan.end_at) if plan else None,
+    }
+
+
+def _webhook(job: BatchJob) -> dict[str, Any] | None:
+    if not job.webhook_url:
+        return None
+    return {
+        "url": job.webhook_url,
+        "state": webhooks.state_of(job),
+        "tries": job.webhook_tries,
+        "problem": job.webhook_problem or None,
     }
 
 

@@ -16,6 +16,7 @@ import orjson
 from django.db.models import Q
 from django.utils import timezone
 
+from portal.batches import webhooks
 from portal.files import config
 from portal.files.lines import ENDPOINTS, MOST_PROBLEMS
 from portal.files.models import FileLine, StoredFile
@@ -42,6 +43,7 @@ class Submission:
     window: dt.timedelta
     metadata: dict[str, str] | None
     output_expires_s: int | None
+    webhook_url: str
     dry_run: bool
     digest: str  # tells a repeated request from a different one
 
@@ -64,6 +66,7 @@ def read(body: Any) -> Submission:
         window=window(body["completion_window"]),
         metadata=_metadata(body.get("metadata")),
         output_expires_s=_output_expiry(body.get("output_expires_after")),
+        webhook_url=webhooks.check(body.get("webhook_url")),
         dry_run=body.get("dry_run") is True,
         digest=hashlib.sha256(canonical).hexdigest(),
     )

@@ -6,7 +6,7 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
-from portal.batches import bell, ending, notices, results, watch
+from portal.batches import bell, ending, notices, results, watch, webhooks
 from portal.batches.runner import attend
 from portal.files import cleaning
 
@@ -35,8 +35,16 @@ def sweep() -> None:
         results.write_results(job_pk)
     results.drop_forgotten_results()
     notices.send_due()
+    if webhooks.are_due():
+        send_webhooks.apply_async(ignore_result=True, retry=False, expires=60)
     if watch.lines_wait_for_nobody():
         bell.ring()
+
+
+@shared_task
+def send_webhooks() -> None:
+    """Tell programs of ended batches; a task of its own, because they may answer slowly."""
+    webhooks.send_due()
 
 
 @shared_task

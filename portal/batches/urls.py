@@ -9,6 +9,7 @@ from portal.batches import views
 urlpatterns = [
     path("batches", views.Batches.as_view()),
     path("batches/estimate", views.EstimateView.as_view()),
+    path("batches/webhook_secret", views.WebhookSecret.as_view()),
     path("batches/<str:batch_id>", views.Batch.as_view()),
     path("batches/<str:batch_id>/cancel", views.Cancel.as_view()),
     path("batches/<str:batch_id>/output", views.Output.as_view()),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.db.models import QuerySet
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.batches import estimate, partial, services, submission
+from portal.batches import estimate, partial, services, submission, webhooks
 from portal.batches.models import BatchJob
 from portal.batches.shapes import batch_object, estimate_object
 from portal.openai_api.errors import BadRequest, NotFound
@@ -71,6 +72,17 @@ class EstimateView(OpenAIView):
     def post(self, request: Request) -> Response:
         """Estimate."""
         return Response(_estimated(submission.read(request.data), self.caller.key))
+
+
+class WebhookSecret(OpenAIView):
+    """By what the holder of this key knows our messages."""
+
+    def get(self, request: Request) -> Response:
+        """Return the secret; a new key has another."""
+        return Response(
+            {"object": "webhook.secret", "secret": webhooks.secret_of(self.caller.key),
+             "hosts": settings.WEBHOOK_HOSTS}
+        )  # fmt: skip
 
 
 class Batch(OpenAIView):

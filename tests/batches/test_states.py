@@ -59,7 +59,7 @@ def together(*acts: Any) -> list[Any]:
 
 def claim(job: BatchJob, runner: str, most: int) -> list[store.Claimed]:
     """Claim as a room does."""
-    (work,) = store.jobs_to_send(job.owner_id)
+    (work,) = store.jobs_to_send([job.owner_id])[job.owner_id]
     return store.claim(runner, work, most)
 
 
@@ -197,7 +197,7 @@ def test_a_line_that_kills_its_runners_runs_alone_and_then_fails(job: BatchJob) 
         BatchItem.objects.filter(state="running").update(lease_end=timezone.now())
         ending.reclaim()
     assert claim(job, "next", 4) == []
-    (work,) = store.jobs_to_send(job.owner_id)
+    (work,) = store.jobs_to_send([job.owner_id])[job.owner_id]
     poison = store.claim_suspect("next", {job.pk: work})
     assert poison is not None
     assert BatchItem.objects.filter(state="running").count() == 1
@@ -219,7 +219,7 @@ def test_a_job_whose_input_is_gone_fails_with_the_reason(job: BatchJob) -> None:
     """Nothing can run without the file; the job says so and ends."""
     BatchJob.objects.filter(pk=job.pk).update(input_file=None)
 
-    assert store.jobs_to_send(job.owner_id) == []
+    assert store.jobs_to_send([job.owner_id]) == {job.owner_id: []}
 
     job.refresh_from_db()
     assert (job.state, job.errors[0]["code"]) == ("failed", "file_not_found")

@@ -12,6 +12,7 @@ import threading
 import time
 
 import structlog
+import uvloop
 from celery.signals import worker_process_init, worker_shutting_down
 
 from portal.batches.runner.room import Room
@@ -41,9 +42,14 @@ def is_stopping() -> bool:
     return _stopping[0] == 1
 
 
+async def _work() -> None:
+    await Room(is_stopping).run()
+
+
 def _live() -> None:
     try:
-        asyncio.run(Room(is_stopping).run())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_work())
     except Exception:
         log.exception("room_broke")  # leases run out and another runner goes on
 

@@ -5,9 +5,11 @@ were broken off, so the loop lives as long as its process has lines out, while t
 minutes each) only watch over it.
 
 Rule 1: one turn at a time talks to the database: everything that ended since the last turn is
-stored in one transaction, then new lines are claimed. More load makes larger turns, not more.
-Rule 2: the database being away stops claims, not requests: answers are kept and stored later.
-Rule 3: nothing here decides; verdicts, windows and claims are other files'.
+stored and new lines are taken, in one transaction. More load makes larger turns, not more.
+Rule 2: no line waits for the database: lines are taken a little ahead (`lane`), and the end of one
+sends the next at once.
+Rule 3: the database being away stops claims, not requests: answers are kept and stored later.
+Rule 4: nothing here decides; verdicts, windows and claims are other files'.
 """
 
 from __future__ import annotations
@@ -17,30 +19,30 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
 
 import structlog
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connection
+from django.db import InterfaceError, OperationalError
 
 from portal.batches import results
 from portal.batches.runner import store
-from portal.batches.runner.client import Flow, GatewayClient, request_body
+from portal.batches.runner.body import request_body
+from portal.batches.runner.client import Flow, GatewayClient
 from portal.batches.runner.lane import LaneRun
-from portal.batches.runner.store import Claimed, Ended, Work
+from portal.batches.runner.rows import Rows
+from portal.batches.runner.store import Claimed, Ended
 from portal.batches.runner.verdict import MOST_FAILURES, Answer, Kind, Verdict, judge
 from portal.batches.runner.window import Window
 from portal.files.shelf import LineSource
 
 log = structlog.get_logger(__name__)
-P = ParamSpec("P")
-T = TypeVar("T")
 
 TURN_S = 0.5  # longest pause between turns
-GATHER_S = 0.005  # after the first end: what ends together is stored together
+GATHER_S = 0.1  # what ends in this time is stored together, while lines taken ahead last
+HURRY_S = 0.005  # the same, when lines are wanted
 LOOK_S = 0.4  # between readings of the gateway's queue
-JOBS_S = 1.0  # between readings of a lane's jobs
+LOOK_AGAIN_S = 0.1  # while the gateway takes all it is sent and more may be sent
+JOBS_S = 1.0  # between readings of the jobs
 IDLE_S = 3.0  # without lines: the loop ends
 DRAIN_S = 3.0  # after a stop: time for lines in flight to end by themselves
 LANES_MOST = 200
@@ -59,13 +61,11 @@ class Room:
         self.ended: list[Ended] = []
         self.sends: dict[asyncio.Task[None], Claimed] = {}
         self.sources: dict[str, LineSource] = {}
-        self.writes: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
         self.alone: asyncio.Task[None] | None = None  # a suspect that nothing runs beside
         self.crowded_since_s = time.monotonic()
-        self.lanes_read_s = -1e9
-        self._database = ThreadPoolExecutor(1, thread_name_prefix="batch-rows")
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="batch-files")
+        self.lanes_read_s = self.jobs_read_s = -1e9
+        self.rows = Rows()
         self.client: GatewayClient
 
     async def run(self) -> None:
@@ -90,53 +90,87 @@ class Room:
                 log.warning("rows_unreachable", error=str(error)[:200])
                 await asyncio.sleep(TURN_S)
             now = time.monotonic()
-            if self.sends or self.ended or self.lanes or self.writes:
+            if self.sends or self.ended or self.lanes or self.rows.writes:
                 idle_since = now
             elif now - idle_since > IDLE_S:
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), TURN_S)
-            await asyncio.sleep(GATHER_S)
+            await self._gather()
+
+    async def _gather(self) -> None:
+        """Let more lines end before the next turn, unless somebody runs out of lines."""
+        for _ in range(round(GATHER_S / HURRY_S)):
+            await asyncio.sleep(HURRY_S)
+            if self._is_hungry():
+                return
+
+    def _is_hungry(self) -> bool:
+        now = time.monotonic()
+        return any(
+            lane.jobs and not lane.ready and lane.window.room(now) for lane in self.lanes.values()
+        )
 
     async def _turn(self) -> None:
-        await self._store_ended()
+        await self._read_lanes()
+        now = time.monotonic()
+        wishes = []
+        if self.alone is None or self.alone.done():
+            self.alone = None
+            for lane in self.lanes.values():
+                wishes += [(lane.jobs[pk], count) for pk, count in lane.wanted(now).items()]
+        if self.ended or wishes:
+            await self._store_and_take(wishes)
+        for lane in list(self.lanes.values()):
+            self._pump(lane)
+            await self._leave_idle_lane(lane, now)
+        if self.alone is None:
+            await self._try_suspect(now)
+
+    async def _read_lanes(self) -> None:
+        """Look now and then for lanes nobody holds, and which jobs of ours may send."""
         now = time.monotonic()
         if now - self.lanes_read_s > TURN_S:
             self.lanes_read_s = now
-            for owner_id in await self._db(store.claim_lanes, self.name, LANES_MOST):
+            new = await self.rows.do(store.claim_lanes, self.name, LANES_MOST)
+            for owner_id in new:
                 self.lanes[owner_id] = LaneRun(owner_id, Window(settings.BATCH_WINDOW_MOST))
-        if self.alone is None or self.alone.done():
-            self.alone = None
-            for lane in list(self.lanes.values()):
-                await self._fill(lane, now)
-            await self._try_suspect(now)
+                self.jobs_read_s = -1e9
+        if self.lanes and now - self.jobs_read_s > JOBS_S:
+            jobs = await self.rows.do(store.jobs_to_send, list(self.lanes))
+            self.jobs_read_s = now
+            for owner_id, works in jobs.items():
+                if owner_id in self.lanes and (back := self.lanes[owner_id].read(works)):
+                    await self.rows.quietly(store.give_back, back)
 
-    async def _store_ended(self) -> None:
-        if not self.ended:
-            return
-        batch, self.ended = self.ended, []
+    async def _store_and_take(self, wishes: list[tuple[store.Work, int]]) -> None:
+        ended, self.ended = self.ended, []
         try:
-            ready = await self._db(store.finish, batch)
+            complete, claimed = await self.rows.do(store.turn, self.name, ended, wishes)
         except (OperationalError, InterfaceError):
-            self.ended = batch + self.ended
+            self.ended = ended + self.ended
             raise
-        for job_pk in ready:
-            self._write_results(job_pk)
+        for line in claimed:
+            self.lanes[line.work.owner_id].keep(line)
+        taken: dict[int, int] = {}
+        for line in claimed:
+            taken[line.work.job_pk] = taken.get(line.work.job_pk, 0) + 1
+        for work, count in wishes:
+            if taken.get(work.job_pk, 0) < count:
+                # Read again soon: it may get lines back.
+                self.lanes[work.owner_id].jobs.pop(work.job_pk, None)
+        for job_pk in complete:
+            self.rows.write_results(job_pk)
 
-    async def _fill(self, lane: LaneRun, now: float) -> None:
-        """Claim as many lines as the window has room for, and send them."""
-        if now - lane.jobs_read_s > JOBS_S:
-            jobs = await self._db(store.jobs_to_send, lane.owner_id)
-            lane.jobs, lane.jobs_read_s = {work.job_pk: work for work in jobs}, now
-            lane.suspect_jobs = dict(lane.jobs)
-        for job_pk, share in lane.next_jobs(lane.window.room(now)).items():
-            work = lane.jobs[job_pk]
-            claimed = await self._db(store.claim, self.name, work, share)
-            if len(claimed) < share:
-                lane.jobs.pop(job_pk, None)  # read again soon: it may get lines back
-            for line in claimed:
-                self._send(lane, line)
-        await self._leave_idle_lane(lane, now)
+    def _pump(self, lane: LaneRun) -> None:
+        """Send as many of the lines at hand as the window has room for."""
+        if self.alone is not None and not self.alone.done():
+            return
+        for _ in range(lane.window.room(time.monotonic())):
+            line = lane.next_line()
+            if line is None:
+                return
+            self._send(lane, line)
 
     async def _try_suspect(self, now: float) -> None:
         """Send a line that may be what kills runners: alone, or beside others after patience."""
@@ -145,7 +179,7 @@ class Room:
         elif now - self.crowded_since_s < SUSPECT_PATIENCE_S:
             return
         jobs = {pk: work for lane in self.lanes.values() for pk, work in lane.suspect_jobs.items()}
-        line = await self._db(store.claim_suspect, self.name, jobs) if jobs else None
+        line = await self.rows.do(store.claim_suspect, self.name, jobs) if jobs else None
         if line is None:
             return
         self.crowded_since_s = now
@@ -154,113 +188,106 @@ class Room:
         self.alone = task if was_alone else None
 
     async def _leave_idle_lane(self, lane: LaneRun, now: float) -> None:
-        if lane.window.outstanding or lane.jobs:
+        if lane.window.outstanding or lane.jobs or lane.ready:
             lane.idle_since_s = None
             return
         if lane.idle_since_s is None:
             lane.idle_since_s = now
         elif now - lane.idle_since_s > JOBS_S:
-            del self.lanes[lane.owner_id]
-            await self._db(store.release_lanes, self.name, [lane.owner_id])
+            self.lanes.pop(lane.owner_id, None)
+            await self.rows.do(store.release_lanes, self.name, [lane.owner_id])
 
     def _send(self, lane: LaneRun, line: Claimed) -> asyncio.Task[None]:
-        lane.window.sent()
-        lane.out[line.work.job_pk] = lane.out.get(line.work.job_pk, 0) + 1
+        lane.sent(line)
         task = asyncio.create_task(self._send_one(lane, line))
         self.sends[task] = line
-        task.add_done_callback(lambda task: self.sends.pop(task, None))
+        task.add_done_callback(self._sent)
         return task
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self.sends.pop(task, None)
 
     async def _send_one(self, lane: LaneRun, line: Claimed) -> None:
         sent_s = time.monotonic()
         try:
-            body = self._body(line)
-            answer = await self.client.send(line.work, body)
+            answer = await self.client.send(line.work, self._body(line))
         except OSError as error:
             # The input cannot be read: another machine's folder, or a file that is gone.
             answer = Answer(0, trouble=f"the input file cannot be read: {error.strerror}")
         except asyncio.CancelledError:
-            await self._quietly(store.give_back, line)
+            await self.rows.quietly(store.give_back, [line])
             raise
         finally:
-            lane.window.ended(time.monotonic() - sent_s)
-            lane.out[line.work.job_pk] -= 1
-        await self._conclude(lane, line, judge(answer))
+            lane.ended(line, time.monotonic() - sent_s)
+        verdict = judge(answer)
+        if verdict.kind in {Kind.DONE, Kind.FAILED}:
+            self.ended.append(Ended(line, verdict))
+            self._pump(lane)
+        else:
+            await self._conclude(lane, line, verdict)
         self.wake.set()
 
     def _body(self, line: Claimed) -> bytes:
         name = line.work.input_name
-        source = self.sources.pop(name, None) or LineSource(name)
-        self.sources[name] = source  # the last one used is the last one closed
-        if len(self.sources) > SOURCES_MOST:
-            self.sources.pop(next(iter(self.sources))).close()
+        source = self.sources.get(name)
+        if source is None:
+            source = self.sources[name] = LineSource(name)
+            if len(self.sources) > SOURCES_MOST:
+                self.sources.pop(next(iter(self.sources))).close()  # the one opened first
         return request_body(source.read(line.offset, line.length))
 
     async def _conclude(self, lane: LaneRun, line: Claimed, verdict: Verdict) -> None:
-        is_last_try = line.failures + 1 >= MOST_FAILURES
-        if verdict.kind in {Kind.DONE, Kind.FAILED} or (verdict.kind is Kind.BROKE and is_last_try):
+        """Deal with an answer that does not end its line."""
+        if verdict.kind is Kind.BROKE and line.failures + 1 >= MOST_FAILURES:
             self.ended.append(Ended(line, verdict))
         elif verdict.kind is Kind.BROKE:
             wait = BACKOFF_S[min(line.failures, len(BACKOFF_S) - 1)]
-            await self._quietly(store.give_back, line, charge=1, after_s=wait)
+            await self.rows.quietly(store.give_back, [line], charge=1, after_s=wait)
         else:
-            lane.jobs.pop(line.work.job_pk, None)
-            await self._quietly(store.give_back, line)
-            await self._hold(line.work, verdict)
-
-    async def _hold(self, work: Work, verdict: Verdict) -> None:
-        wait = store.PAUSED_S if verdict.kind is Kind.PAUSE else verdict.wait_s
-        await self._quietly(
-            store.hold, work.job_pk, code=verdict.code, message=verdict.message, wait_s=wait
-        )
-
-    async def _quietly(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Do what the lease's end would do anyway, some seconds later, if it fails."""
-        with contextlib.suppress(OperationalError, InterfaceError):
-            await asyncio.shield(self._db(act, *args, **kwargs))
-
-    async def _db(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._database, lambda: _guarded(act, *args, **kwargs))
-
-    def _write_results(self, job_pk: int) -> None:
-        async def write() -> None:
-            loop = asyncio.get_running_loop()
-            with contextlib.suppress(OperationalError, InterfaceError):
-                await loop.run_in_executor(
-                    self._writer, lambda: _guarded(results.write_results, job_pk)
-                )
-
-        task = asyncio.create_task(write())
-        self.writes.add(task)
-        task.add_done_callback(self.writes.discard)
+            back = [line, *lane.drop(line.work.job_pk)]
+            await self.rows.quietly(store.give_back, back)
+            wait = store.PAUSED_S if verdict.kind is Kind.PAUSE else verdict.wait_s
+            await self.rows.quietly(
+                store.hold,
+                line.work.job_pk,
+                code=verdict.code,
+                message=verdict.message,
+                wait_s=wait,
+            )
 
     async def _heartbeat(self) -> None:
         """Renew the leases; break off what is no longer ours, or is overdue."""
         while True:
             await asyncio.sleep(settings.BATCH_LEASE_S / 4)
+            self.client.give_up()
             try:
-                held = await self._db(store.renew, self.name)
-                over = await self._db(store.jobs_overdue, {c.work.job_pk for c in self.out()})
-                for job_pk in await self._db(results.jobs_to_write):
-                    self._write_results(job_pk)
+                held = await self.rows.do(store.renew, self.name)
+                over = await self.rows.do(
+                    store.jobs_overdue, {c.work.job_pk for c in self.sends.values()}
+                )
+                for job_pk in await self.rows.do(results.jobs_to_write):
+                    self.rows.write_results(job_pk)
             except (OperationalError, InterfaceError):
                 continue
             for task, line in list(self.sends.items()):
                 if line.work.owner_id not in held or line.work.job_pk in over:
                     task.cancel()
             for owner_id in set(self.lanes) - held:
-                del self.lanes[owner_id]
+                await self._let_go(self.lanes.pop(owner_id))
 
-    def out(self) -> list[Claimed]:
-        """Return the lines that are at the gateway."""
-        return list(self.sends.values())
+    async def _let_go(self, lane: LaneRun) -> None:
+        """Give back the lines taken ahead."""
+        if back := lane.read([]):
+            await self.rows.quietly(store.give_back, back)
 
     async def _look(self) -> None:
         """Read how many lines of each person are in flight and wait at the gateway."""
+        pause_s = LOOK_AGAIN_S
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(pause_s)
+            pause_s = LOOK_S
             if not self.sends:
+                pause_s = LOOK_AGAIN_S
                 continue
             flows = await self.client.flows()
             if flows is None:
@@ -268,7 +295,9 @@ class Room:
             now = time.monotonic()
             for lane in self.lanes.values():
                 flow = flows.get(str(lane.owner_id), Flow())
-                lane.window.read(flow.in_flight, flow.waiting, now)
+                if lane.window.read(flow.in_flight, flow.waiting, now) and lane.jobs:
+                    pause_s = LOOK_AGAIN_S
+                self._pump(lane)
             self.wake.set()
 
     async def _leave(self) -> None:
@@ -277,27 +306,14 @@ class Room:
             await asyncio.wait(list(self.sends), timeout=DRAIN_S)
         for task in list(self.sends):
             task.cancel()
-        await asyncio.gather(*self.sends, *self.writes, return_exceptions=True)
+        await asyncio.gather(*self.sends, *self.rows.writes, return_exceptions=True)
         with contextlib.suppress(OperationalError, InterfaceError):
-            await self._store_ended()
-            await self._db(store.release_lanes, self.name, list(self.lanes))
-        await asyncio.gather(*self.writes, return_exceptions=True)
-        await self.client.close()
+            for lane in self.lanes.values():
+                await self._let_go(lane)
+            if self.ended:
+                await self._store_and_take([])
+            await self.rows.do(store.release_lanes, self.name, list(self.lanes))
+        self.client.close()
+        await self.rows.close()
         for source in self.sources.values():
             source.close()
-        for pool in (self._database, self._writer):
-            pool.submit(lambda: connection.close())  # or the connection pool loses a place
-            pool.shutdown()
-
-
-def _guarded(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a database call so that a broken connection does not outlive it.
-
-    A whole connection is kept by its thread until the room closes: a check-out per call would
-    cost a round trip each.
-    """
-    try:
-        return act(*args, **kwargs)
-    except (OperationalError, InterfaceError):
-        connection.close()
-        raise

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Count, Q
+from django.db.models import Q
 from django.utils import timezone
 
 from portal.batches import ending
@@ -23,6 +23,7 @@ from portal.batches.states import SENDING, ItemState, JobState
 from portal.failpoints import failpoint
 from portal.openai_api.authentication import why_not
 
+JOBS_MOST = 64  # of one person, looked at at once
 PAUSED_S = 15.0  # a job whose key opens nothing looks again this often
 # A line with so many broken attempts may be what breaks them: it runs while nothing else is out,
 # so that its next break is charged to it alone.
@@ -48,13 +49,19 @@ RENEW_ITEMS = """
 UPDATE batch_item SET lease_end = now() + make_interval(secs => %s)
 WHERE lease_owner = %s AND state = 'running'
 """
+# Many jobs in one statement, each in the order of its index; `item_queued` has the lines left.
 CLAIM = """
-UPDATE batch_item SET state = 'running', attempt = attempt + 1, lease_owner = %s,
+UPDATE batch_item AS item SET state = 'running', attempt = attempt + 1, lease_owner = %s,
        lease_end = now() + make_interval(secs => %s)
-WHERE id IN (SELECT id FROM batch_item WHERE job_id = %s AND state = 'queued'
-             AND failures < %s AND (not_before IS NULL OR not_before <= now())
-             ORDER BY failures, run_order LIMIT %s FOR UPDATE SKIP LOCKED)
-RETURNING id, attempt, failures, custom_id, "offset", length, line_no
+FROM unnest(%s::bigint[], %s::int[]) AS wish(job, most)
+CROSS JOIN LATERAL (
+  SELECT id FROM batch_item
+  WHERE job_id = wish.job AND state = 'queued' AND failures < %s
+    AND (not_before IS NULL OR not_before <= now())
+  ORDER BY run_order LIMIT wish.most FOR UPDATE SKIP LOCKED) AS picked
+WHERE item.id = picked.id
+RETURNING item.job_id, item.run_order, item.id, attempt, failures, custom_id, "offset", length,
+          line_no
 """
 CLAIM_SUSPECT = """
 UPDATE batch_item SET state = 'running', attempt = attempt + 1, lease_owner = %s,
@@ -89,10 +96,13 @@ FROM (SELECT job_id, count(*) FILTER (WHERE state = 'done') AS done,
 WHERE job.id = s.job_id
 RETURNING job.id, job.completed + job.failed = job.total
 """
+# A line that broke goes behind all others: what it may break then is little.
 GIVE_BACK = """
-UPDATE batch_item SET state = 'queued', lease_owner = '', lease_end = NULL,
-       failures = failures + %s, not_before = now() + make_interval(secs => %s)
-WHERE id = %s AND attempt = %s AND state = 'running'
+UPDATE batch_item AS item SET state = 'queued', lease_owner = '', lease_end = NULL,
+       failures = failures + %s, not_before = now() + make_interval(secs => %s),
+       run_order = run_order + %s
+FROM unnest(%s::bigint[], %s::int[]) AS given(id, attempt)
+WHERE item.id = given.id AND item.attempt = given.attempt AND state = 'running'
 """
 
 
@@ -106,7 +116,7 @@ class Work:
     endpoint: str
     key_digest: str
     input_name: str
-    in_flight: int  # lines of it that are out, at the time of reading
+    is_new: bool  # nothing of it was sent, at the time of reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,53 +164,86 @@ def renew(runner: str) -> set[int]:
     return held
 
 
-def jobs_to_send(owner_id: int) -> list[Work]:
-    """Return the person's jobs that may send lines now, oldest first."""
+def jobs_to_send(owners: Iterable[int]) -> dict[int, list[Work]]:
+    """Return the jobs of these people that may send lines now, oldest first."""
+    found: dict[int, list[Work]] = {owner: [] for owner in owners}
     now = timezone.now()
     jobs = (
         BatchJob.objects.filter(
             Q(wait_until__isnull=True) | Q(wait_until__lte=now),
-            owner=owner_id,
+            owner__in=list(found),
             state__in=SENDING,
             expires_at__gt=now,
         )
         .select_related("key__owner__group", "input_file")
-        .annotate(out=Count("items", filter=Q(items__state=ItemState.RUNNING)))
-        .order_by("pk")[:64]
+        .order_by("pk")
     )
-    work = []
     for job in jobs:
-        if job.input_file is None:
-            ending.fail(job.pk, "file_not_found", "its input file was deleted before it began")
-            continue
-        if reason := why_not(job.key):
-            hold(job.pk, code="key_unusable", message=f"{PAUSED}: {reason}.", wait_s=PAUSED_S)
-            continue
-        work.append(
-            Work(
-                job_pk=job.pk,
-                public_id=job.public_id,
-                owner_id=owner_id,
-                endpoint=job.endpoint,
-                key_digest=job.key.digest,
-                input_name=job.input_file.name,
-                in_flight=job.out,
-            )
-        )
-    return work
+        if len(found[job.owner_id]) < JOBS_MOST and (work := _work(job)):
+            found[job.owner_id].append(work)
+    return found
+
+
+def _work(job: BatchJob) -> Work | None:
+    """Return what the runner needs of a job, or let it wait, or end it, where it cannot send."""
+    if job.input_file is None:
+        ending.fail(job.pk, "file_not_found", "its input file was deleted before it began")
+        return None
+    if reason := why_not(job.key):
+        hold(job.pk, code="key_unusable", message=f"{PAUSED}: {reason}.", wait_s=PAUSED_S)
+        return None
+    return Work(
+        job_pk=job.pk,
+        public_id=job.public_id,
+        owner_id=job.owner_id,
+        endpoint=job.endpoint,
+        key_digest=job.key.digest,
+        input_name=job.input_file.name,
+        is_new=job.state == JobState.QUEUED,
+    )
+
+
+def turn(
+    runner: str, ended: Sequence[Ended], wishes: Sequence[tuple[Work, int]]
+) -> tuple[list[int], list[Claimed]]:
+    """Store what has ended and take what is wanted, in one transaction.
+
+    Returns the jobs of which every line has now ended, and the lines taken.
+    """
+    if ended:
+        failpoint("line_answered")
+    with transaction.atomic():
+        complete = _finish(ended) if ended else []
+        claimed = _claim(runner, wishes) if wishes else []
+    if ended:
+        failpoint("line_committed")
+    if claimed:
+        failpoint("line_claimed")
+    return complete, claimed
 
 
 def claim(runner: str, work: Work, most: int) -> list[Claimed]:
-    """Take up to `most` lines of the job."""
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(CLAIM, [runner, settings.BATCH_LEASE_S, work.job_pk, SUSPECT_FROM, most])
-        rows = cursor.fetchall()
-        if rows:
-            move(work.job_pk, JobState.IN_PROGRESS)
-    failpoint("line_claimed")
+    """Take up to `most` lines of one job."""
+    return turn(runner, (), [(work, most)])[1]
+
+
+def finish(ended: Sequence[Ended]) -> list[int]:
+    """Store answers and states; return the jobs of which every line has now ended."""
+    return turn("", ended, ())[0]
+
+
+def _claim(runner: str, wishes: Sequence[tuple[Work, int]]) -> list[Claimed]:
+    works = {work.job_pk: work for work, _ in wishes}
+    counts = [most for _, most in wishes]
+    with connection.cursor() as cursor:
+        cursor.execute(CLAIM, [runner, settings.BATCH_LEASE_S, list(works), counts, SUSPECT_FROM])
+        rows = sorted(cursor.fetchall())
+    for job_pk in {row[0] for row in rows}:
+        if works[job_pk].is_new:
+            move(job_pk, JobState.IN_PROGRESS)
     return [
-        Claimed(pk, attempt, failures, custom_id, offset, length, line_no, work)
-        for pk, attempt, failures, custom_id, offset, length, line_no in rows
+        Claimed(pk, attempt, failures, custom_id, offset, length, line_no, works[job_pk])
+        for job_pk, _, pk, attempt, failures, custom_id, offset, length, line_no in rows
     ]
 
 
@@ -215,9 +258,7 @@ def claim_suspect(runner: str, jobs: Mapping[int, Work]) -> Claimed | None:
     return Claimed(pk, attempt, failures, custom_id, offset, length, line_no, jobs[job_pk])
 
 
-def finish(ended: Sequence[Ended]) -> list[int]:
-    """Store answers and states together; return the jobs of which every line has now ended."""
-    failpoint("line_answered")
+def _finish(ended: Sequence[Ended]) -> list[int]:
     rows = [
         (
             e.claimed.item_pk,
@@ -233,12 +274,10 @@ def finish(ended: Sequence[Ended]) -> list[int]:
         )
         for e in ended
     ]
-    with transaction.atomic(), connection.cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute(FINISH, [list(column) for column in zip(*rows, strict=True)])
         complete = [pk for pk, is_complete in cursor.fetchall() if is_complete]
-        ready = [pk for pk in complete if move(pk, JobState.FINALIZING)]
-    failpoint("line_committed")
-    return ready
+    return [pk for pk in complete if move(pk, JobState.FINALIZING)]
 
 
 def _problem(verdict: Verdict) -> str:
@@ -249,10 +288,14 @@ def _problem(verdict: Verdict) -> str:
     return text[:300]
 
 
-def give_back(claimed: Claimed, *, charge: int = 0, after_s: float = 0.0) -> None:
-    """Put a line back into the queue; the runner could not bring it to an end."""
+def give_back(lines: Sequence[Claimed], *, charge: int = 0, after_s: float = 0.0) -> None:
+    """Put lines back into the queue; the runner could not bring them to an end."""
+    behind = ending.BEHIND if charge else 0
     with connection.cursor() as cursor:
-        cursor.execute(GIVE_BACK, [charge, after_s, claimed.item_pk, claimed.attempt])
+        cursor.execute(
+            GIVE_BACK,
+            [charge, after_s, behind, [c.item_pk for c in lines], [c.attempt for c in lines]],
+        )
 
 
 def hold(job_pk: int, *, code: str, message: str, wait_s: float) -> None:

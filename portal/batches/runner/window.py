@@ -44,12 +44,14 @@ class Window:
         self.outstanding -= 1
         self.line_s += 0.2 * (after_s - self.line_s)
 
-    def read(self, in_flight: int, waiting: int, now_s: float) -> None:
-        """Note what the gateway says of this person's lines."""
+    def read(self, in_flight: int, waiting: int, now_s: float) -> bool:
+        """Note what the gateway says of this person's lines; True: it grants more than it did."""
+        grew = waiting == 0 and in_flight > max(self._in_flight, default=0)
         is_quick = waiting == 0 and self.line_s < QUICK_S
         self.burst = min(BURST, self.burst + ACCRUAL) if is_quick else 0
         self._in_flight.append(in_flight)
         self.read_at_s = now_s
+        return grew
 
     def room(self, now_s: float) -> int:
         """Return how many more lines may be sent."""
