@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from gateway.authenticate import allows_live
 from gateway.client import Client
+from gateway.core.types import Holding, Standing
 from gateway.errors import BadRequest, Forbidden, MethodNotAllowed, NotFound, Unavailable
 from gateway.services import Services
 
@@ -79,9 +80,8 @@ async def serve(services: Services, client: Client) -> None:
     except (ValueError, KeyError, TypeError):
         raise BadRequest("Send request_id and user_id.") from None
     view = await services.ledger.glance()
-    owners = [
-        ticket.user_id for ticket in (*view.running, *view.queued) if ticket.ticket_id == request_id
-    ]
+    tickets: list[Holding | Standing] = [*view.running, *view.queued]
+    owners = [ticket.user_id for ticket in tickets if ticket.ticket_id == request_id]
     # Behind an application key the flow is "owner/end user"; its owner may stop it too.
     if not any(user_id is None or owner.partition("/")[0] == user_id for owner in owners):
         raise NotFound("No such request waits or runs.")
