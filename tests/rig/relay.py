@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 CHUNK = 65_536
+PIECES = 64  # that may be on their way at once
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,34 @@ class Relay:
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, reply: bool
     ) -> None:
-        passed = 0
+        # What is late is late by itself: pieces on their way do not hold each other up.
+        way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(PIECES)
+        taking = asyncio.create_task(self._take(reader, way))
+        sending = asyncio.create_task(self._send(way, writer, reply=reply))
+        try:
+            await sending
+        finally:
+            taking.cancel()
+            sending.cancel()
+
+    async def _take(
+        self, reader: asyncio.StreamReader, way: asyncio.Queue[tuple[float, bytes]]
+    ) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(CHUNK):
+                await way.put((self._loop.time() + self.fault.delay_s, data))
+        await way.put((0.0, b""))
+
+    async def _send(
+        self, way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, *, reply: bool
+    ) -> None:
+        passed = 0
+        with suppress(ConnectionError):
+            while (piece := await way.get())[1]:
+                due_s, data = piece
+                await asyncio.sleep(due_s - self._loop.time())
                 while self.fault.stall:  # noqa: ASYNC110  (healed from another thread)
                     await asyncio.sleep(0.02)
-                await asyncio.sleep(self.fault.delay_s)
                 if reply and self.fault.drop_replies:
                     continue
                 left = self.fault.reply_bytes - passed
