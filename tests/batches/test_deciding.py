@@ -37,6 +37,10 @@ def error(code: str, kind: str = "server_error") -> bytes:
         # Kept alive by white space: 200 was sent before the failure was known.
         (Answer(200, b"  \n" + error("queue_timeout", "rate_limit_error")), Kind.WAIT),
         (Answer(200, b"  " + error("engine_failed")), Kind.BROKE),
+        # Garbage is no answer, whatever status it came with.
+        (Answer(200, b"{not json"), Kind.BROKE),
+        (Answer(200, b"[1, 2]"), Kind.BROKE),
+        (Answer(200, b'{"choices": "\xff"}'), Kind.BROKE),
     ],
 )
 def test_what_an_answer_means(answer: Answer, kind: Kind) -> None:

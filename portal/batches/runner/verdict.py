@@ -89,7 +89,8 @@ def judge(answer: Answer) -> Verdict:
     message = words.cut(_storable(error.get("message")), MESSAGE_SHOWN)
     kind = _kind(status, code)
     if kind is Kind.BROKE and not message:
-        message = f"the engine answered {status}"
+        is_garbage = 200 <= answer.status < 300
+        message = "the answer is no JSON object" if is_garbage else f"the engine answered {status}"
     return Verdict(
         kind=kind,
         status=status,
@@ -127,6 +128,8 @@ def _kind(status: int, code: str) -> Kind:
 
 
 def _real_status(status: int, error: Mapping[str, Any], body: Any) -> int:
+    if 200 <= status < 300 and not isinstance(body, dict):
+        return 502  # garbage is no answer, whatever status it came with
     if status != 200 or not error or not isinstance(body, dict):
         return status
     if {"choices", "data", "output"} & body.keys():
