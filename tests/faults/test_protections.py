@@ -25,4 +25,5 @@ def test_every_protection_is_still_there() -> None:
 def test_a_protection_switched_off_is_missed(name: str, tmp_path: Path) -> None:
     """Without the protection its test fails."""
     code, printed = run_without(PROTECTIONS[name], tmp_path)
+    print("\n".join(line for line in printed.splitlines() if line.startswith(("E  ", "FAILED"))))
     assert code == TESTS_FAILED, printed
