@@ -168,7 +168,7 @@ async def test_a_killed_gateway_leaves_nothing_behind(
     for owner in (accepted, begun, streaming):
         (row,) = doomed.usage(f"{owner}/1")
         assert row["outcome"] == "interrupted"
-    wait_until(lambda: len(doomed.parts()["gateway"]) == 4, 15, "it is started again")
+    wait_until(lambda: len(doomed.parts()["gateway"]) == 4, 30, "it is started again")
 
 
 @pytest.mark.parametrize("run", AGAIN)

@@ -273,7 +273,7 @@ class Product:
                 found = link.execute(query, [mark]).fetchall()
             return found if len(found) >= rows else []
 
-        found: list[dict[str, Any]] = wait_until(read, 10, f"{mark} has {rows} usage rows")
+        found: list[dict[str, Any]] = wait_until(read, 30, f"{mark} has {rows} usage rows")
         return found
 
     def redis(self) -> redis.Redis:
