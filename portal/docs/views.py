@@ -12,7 +12,7 @@ from django.template.loader import render_to_string
 from django.views.decorators.http import require_safe
 
 from portal.charts import Tick
-from portal.docs import errors, pages, slope
+from portal.docs import errors, guides, pages, slope
 from portal.keys import snippets
 from portal.keys.views import model_that_is_up
 from portal.status import reading
@@ -55,9 +55,12 @@ def page(request: HttpRequest, slug: str) -> HttpResponse:
 
 def _facts() -> dict[str, Any]:
     """Return what the pages fill in: address, model, limits, cards."""
+    model = model_that_is_up() or "MODEL"
     return {
         "base_url": settings.PUBLIC_URL,
-        "model": model_that_is_up() or "MODEL",
+        "model": model,
+        "guides": guides.of(settings.PUBLIC_URL, model),
+        "env_exports": guides.exports(settings.PUBLIC_URL),
         "errors": errors.ERRORS,
         "env_lines": snippets.environment(settings.PUBLIC_URL, "fw_int_…"),
         "limit_table": _limit_table(),
@@ -109,6 +112,7 @@ def _texts() -> dict[str, str]:
         "layout": "docs/bare.html",
         "errors": errors.ERRORS,
         "base_url": settings.PUBLIC_URL,
+        "guides": guides.of(settings.PUBLIC_URL, "MODEL"),
         "time_zone": settings.TIME_ZONE,
     }
     return {

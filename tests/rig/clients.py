@@ -60,13 +60,18 @@ class Client:
 
 def environment(version: str) -> Client:
     """Return the client of a major version, installed on first use."""
-    requirements = ROOT / "tests" / "clients" / f"openai-{version}.txt"
+    return Client(version, installed(f"openai-{version}"))
+
+
+def installed(name: str) -> Path:
+    """Return the Python of the environment that `tests/clients/<name>.txt` describes."""
+    requirements = ROOT / "tests" / "clients" / f"{name}.txt"
     tag = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
-    folder = CACHE / "clients" / f"openai-{version}-{tag}"
+    folder = CACHE / "clients" / f"{name}-{tag}"
     python = folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Runs at the same time build it once: the others wait here.
-    with (folder.parent / f"openai-{version}.lock").open("w") as lock:
+    with (folder.parent / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "ready").exists():
             venv.create(folder, with_pip=False, clear=True)
@@ -77,4 +82,4 @@ def environment(version: str) -> Client:
                 check=True,
             )  # fmt: skip
             (folder / "ready").touch()
-    return Client(version, python)
+    return python
