@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django.db.models import Q
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from quotas.models import UsageEvent
 
@@ -16,23 +18,23 @@ PAGE = 50
 FILTERS = {"key": "key_id", "model": "model", "class": "service_class", "outcome": "outcome"}
 STOPPED = "stopped"  # the code of a request that was ended from the portal
 OUTCOMES = {
-    "served": "answered",
-    "failed": "the engine failed",
-    "aborted": "stopped by the one who asked",
-    "interrupted": "cut off when a part of the gateway stopped",
-    "evicted_timed_out": "waited too long for a slot",
-    "evicted_no_replica": "no engine of the model was up",
-    "evicted_client_gone": "the program left while it waited",
-    "evicted_revoked": "its key was revoked while it waited",
-    "evicted_shutting_down": "the gateway was stopping",
+    "served": gettext_noop("answered"),
+    "failed": gettext_noop("the engine failed"),
+    "aborted": gettext_noop("stopped by the one who asked"),
+    "interrupted": gettext_noop("cut off when a part of the gateway stopped"),
+    "evicted_timed_out": gettext_noop("waited too long for a slot"),
+    "evicted_no_replica": gettext_noop("no engine of the model was up"),
+    "evicted_client_gone": gettext_noop("the program left while it waited"),
+    "evicted_revoked": gettext_noop("its key was revoked while it waited"),
+    "evicted_shutting_down": gettext_noop("the gateway was stopping"),
 }
 
 
 def outcome_words(event: UsageEvent) -> str:
     """Return how a request ended, in the words of the pages."""
     if event.error_code == STOPPED:
-        return "stopped in the portal"
-    return OUTCOMES.get(event.outcome, event.outcome)
+        return _("stopped in the portal")
+    return _(OUTCOMES[event.outcome]) if event.outcome in OUTCOMES else event.outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def picture(only: Only, wanted: Range, split: str, now: dt.datetime) -> Picture:
     Two queries over the rollup, whose answers hold one row for each column of the chart and
     series: as many for a million requests as for ten.
     """
-    start, end = _bounds(wanted, now)
+    start, end = bounds(wanted, now)
     hours = UsageHour.objects.filter(hour__gte=start, hour__lt=end, **only.lookups())
     series = list(CLASS_SERIES) if split == "class" else _series(hours, split)
     rows = _rows(_starts(wanted, start), _sums(hours, wanted, split, series), len(series))
@@ -127,7 +127,8 @@ def picture(only: Only, wanted: Range, split: str, now: dt.datetime) -> Picture:
     return Picture(tuple(rows), tuple(series), charts.stacked(columns), _total(rows))
 
 
-def _bounds(wanted: Range, now: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
+def bounds(wanted: Range, now: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
+    """Return the first instant of a range and the first after it."""
     if not wanted.hours:
         return wanted.period.start, wanted.period.end
     end = now.replace(minute=0, second=0, microsecond=0) + dt.timedelta(hours=1)

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from portal import downloads
-from portal.usage import history, series
+from portal.usage import history, middles, series
 from quotas import exports, reports
 from quotas.models import Pool, RejectedMinute, User
 from quotas.reports import Only
@@ -47,7 +47,8 @@ def index(request: HttpRequest) -> HttpResponse:
     person, split = _person(request), _split(request)
     wanted, problem = _range(request)
     only = Only(user_id=person.pk)
-    picture = series.picture(only, wanted, split, timezone.now())
+    now = timezone.now()
+    picture = series.picture(only, wanted, split, now)
     context: dict[str, Any] = {
         "section": "usage",
         "range": wanted,
@@ -56,6 +57,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "split": split,
         "splits": tuple(series.SPLITS),
         "picture": picture,
+        "middles": middles.of_person(person.pk, *series.bounds(wanted, now)),
         "rows": picture.rows[::-1][:TABLE_ROWS],
         "share": series.share_of_card(wanted, picture.total.tokens),
         "rejected": _rejected(person, wanted),
