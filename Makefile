@@ -17,7 +17,7 @@ DEPLOY := PORTAL_ENV=production SECRET_KEY=$$(printf 'check-only-%.0s' 1 2 3 4 5
   DATABASE_URL=postgres://fairway@db/fairway REDIS_URL=redis://redis:6379/0
 
 .PHONY: help up test test-long test-vllm check format bench usage-rows \
-  usage-bench lock clean
+  usage-bench screenshots lock clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -46,6 +46,9 @@ check: .venv/.ready-dev  ## Check format, lint, types, templates, migrations, de
 
 format: .venv/.ready-dev  ## Put the code into the house format
 	@$(PY) -m ruff format -q . && $(PY) -m ruff check -q --fix .
+
+screenshots: .venv/.ready-dev  ## Keep a picture of every page in var/screenshots
+	@$(PY) -m tests.portal.screenshots
 
 bench: .venv/.ready-dev  ## Measure the gateway on this machine
 	@$(PY) -m tests.bench

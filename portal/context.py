@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from django.middleware.csrf import get_token
 from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
+from django.utils.translation import gettext_noop as _
 
 from portal.announcements import models as announcements
 from portal.status import reading, source
@@ -27,18 +28,18 @@ class NavItem:
 
 
 PUBLIC_NAV = (
-    NavItem("status", "Status", "/status/"),
-    NavItem("docs", "Docs", "/docs/"),
-    NavItem("login", "Sign in", "/accounts/login/"),
+    NavItem("status", _("Status"), "/status/"),
+    NavItem("docs", _("Docs"), "/docs/"),
+    NavItem("login", _("Sign in"), "/accounts/login/"),
 )
 MEMBER_NAV = (
-    NavItem("dashboard", "Dashboard", "/"),
-    NavItem("keys", "Keys", "/keys/"),
-    NavItem("usage", "Usage", "/usage/"),
-    NavItem("batches", "Batches", "/batches/"),
-    NavItem("models", "Models", "/models/"),
-    NavItem("status", "Status", "/status/"),
-    NavItem("docs", "Docs", "/docs/"),
+    NavItem("dashboard", _("Dashboard"), "/"),
+    NavItem("keys", _("Keys"), "/keys/"),
+    NavItem("usage", _("Usage"), "/usage/"),
+    NavItem("batches", _("Batches"), "/batches/"),
+    NavItem("models", _("Models"), "/models/"),
+    NavItem("status", _("Status"), "/status/"),
+    NavItem("docs", _("Docs"), "/docs/"),
 )
 
 

@@ -326,6 +326,9 @@ SPECTACULAR_SETTINGS = {
 }
 
 LANGUAGE_CODE = "en"
+# A language is offered once its texts in locale/ are whole; half a translation helps nobody.
+LANGUAGES = [("en", "English")]
+LOCALE_PATHS = [BASE_DIR / "locale"]
 TIME_ZONE = env.text("TIME_ZONE", "UTC")  # the reporting zone of quota days and usage pages
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -9,6 +9,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.accounts.forms import ProfileForm
@@ -24,7 +25,7 @@ def profile(request: HttpRequest) -> HttpResponse:
     form = ProfileForm(request.POST or None, instance=person)
     if request.method == "POST" and form.is_valid():
         form.save()
-        messages.success(request, "Saved")
+        messages.success(request, _("Saved"))
         return redirect("profile")
     context = {
         "section": "profile",

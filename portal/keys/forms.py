@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from quotas.models import ApiKey, Pool, ServiceClass
 
@@ -31,16 +32,16 @@ class KeyForm(forms.Form):
 
     name = forms.CharField(
         max_length=100,
-        help_text="What program is it for? Shown in your usage.",
+        help_text=_("What program is it for? Shown in your usage."),
         widget=forms.TextInput(attrs={"autocomplete": "off"}),
     )
     service_class = forms.ChoiceField(
-        label="Class", choices=ServiceClass.choices, initial="interactive"
+        label=_("Class"), choices=ServiceClass.choices, initial="interactive"
     )
-    days = forms.TypedChoiceField(label="Expires", coerce=int)
-    model = forms.ChoiceField(label="Models", required=False)
+    days = forms.TypedChoiceField(label=_("Expires"), coerce=int)
+    model = forms.ChoiceField(label=_("Models"), required=False)
     in_flight = forms.TypedChoiceField(
-        label="In flight, at most", coerce=int, required=False, empty_value=None
+        label=_("In flight, at most"), coerce=int, required=False, empty_value=None
     )
 
     def __init__(self, *args: Any, cap: int, **kwargs: Any) -> None:
@@ -66,7 +67,7 @@ class EditForm(forms.Form):
     """What may change about a key while its secret stays."""
 
     name = forms.CharField(max_length=100, widget=forms.TextInput(attrs={"autocomplete": "off"}))
-    days = forms.TypedChoiceField(label="Expires", coerce=int, required=False, empty_value=None)
+    days = forms.TypedChoiceField(label=_("Expires"), coerce=int, required=False, empty_value=None)
 
     def __init__(self, *args: Any, key: ApiKey, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -81,5 +82,5 @@ class RotateForm(forms.Form):
     """How long the old secret still works."""
 
     overlap = forms.TypedChoiceField(
-        label="The old secret works for", coerce=int, choices=OVERLAPS, initial=24
+        label=_("The old secret works for"), coerce=int, choices=OVERLAPS, initial=24
     )

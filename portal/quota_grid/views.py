@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.dateparse import parse_date
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from portal import downloads
@@ -178,7 +179,9 @@ def apply(request: HttpRequest) -> HttpResponse:
     except ValidationError as error:
         messages.error(request, " ".join(error.messages))
     else:
-        messages.success(request, f"{count} changed; in force on every gateway within 5 s")
+        messages.success(
+            request, _("%(count)s changed; in force on every gateway within 5 s") % {"count": count}
+        )
     return redirect("quota-grid")
 
 
@@ -195,12 +198,12 @@ def csv_in(request: HttpRequest) -> HttpResponse:
     """Read an edited CSV and show what it would change."""
     file = request.FILES.get("file")
     if file is None or (file.size or 0) > LARGEST_CSV:
-        messages.error(request, "Choose a CSV file of at most 10 MiB.")
+        messages.error(request, _("Choose a CSV file of at most 10 MiB."))
         return redirect("quota-grid")
     try:
         text = file.read().decode("utf-8-sig")
     except UnicodeDecodeError:
-        messages.error(request, "The file is not UTF-8 text.")
+        messages.error(request, _("The file is not UTF-8 text."))
         return redirect("quota-grid")
     found = limit_csv.read(text)
     return _previewed(request, list(found.changes), found.errors)

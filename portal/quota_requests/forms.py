@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from quotas import limits as limit_specs
 from quotas.models import ServiceClass
@@ -28,18 +29,18 @@ def _days(days: int) -> str:
 class AskForm(forms.Form):
     """What somebody wants more of, until when, and why."""
 
-    service_class = forms.ChoiceField(label="Class", choices=ServiceClass.choices)
-    name = forms.ChoiceField(label="Limit")
-    value = forms.IntegerField(label="New value", min_value=0)
+    service_class = forms.ChoiceField(label=_("Class"), choices=ServiceClass.choices)
+    name = forms.ChoiceField(label=_("Limit"))
+    value = forms.IntegerField(label=_("New value"), min_value=0)
     until = forms.DateField(
-        label="Until, that day included",
+        label=_("Until, that day included"),
         widget=forms.DateInput(attrs={"type": "date"}),
-        help_text="The raise ends by itself.",
+        help_text=_("The raise ends by itself."),
     )
     reason = forms.CharField(
         max_length=2000,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text="What for? The people who decide read it.",
+        help_text=_("What for? The people who decide read it."),
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -57,17 +58,17 @@ class AskForm(forms.Form):
 class DecideForm(forms.Form):
     """The answer: what was asked or another value, with a word to the person."""
 
-    value = forms.IntegerField(label="Give", min_value=0)
-    answer = forms.CharField(label="Answer", required=False, max_length=2000)
+    value = forms.IntegerField(label=_("Give"), min_value=0)
+    answer = forms.CharField(label=_("Answer"), required=False, max_length=2000)
 
 
 class DivideForm(forms.Form):
     """A member's part of the group's quota; empty takes it away again."""
 
     member = forms.IntegerField(widget=forms.HiddenInput)
-    service_class = forms.ChoiceField(label="Class", choices=ServiceClass.choices)
-    name = forms.ChoiceField(label="Limit")
-    value = forms.IntegerField(label="Value", min_value=0, required=False)
+    service_class = forms.ChoiceField(label=_("Class"), choices=ServiceClass.choices)
+    name = forms.ChoiceField(label=_("Limit"))
+    value = forms.IntegerField(label=_("Value"), min_value=0, required=False)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -11,6 +11,7 @@ from django.db.models import Count, F, Q, Sum
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.accounts.joining import invite_form
@@ -56,7 +57,7 @@ def index(request: HttpRequest) -> HttpResponse:
         except ValidationError as error:
             _tell(form, error)
         else:
-            messages.success(request, "Asked. You get a mail, and the answer stands here")
+            messages.success(request, _("Asked. You get a mail, and the answer stands here"))
             return redirect("quota")
     context = {
         "section": "quota",
@@ -86,7 +87,7 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
     except ValidationError as error:
         messages.error(request, " ".join(error.messages))
     else:
-        messages.success(request, "Taken back")
+        messages.success(request, _("Taken back"))
     return redirect("quota")
 
 
@@ -111,7 +112,10 @@ def decide(request: HttpRequest, pk: int) -> HttpResponse:
         except ValidationError as error:
             _tell(form, error)
         else:
-            messages.success(request, f"Answered {asked.user.username}; in force within 5 s")
+            messages.success(
+                request,
+                _("Answered %(username)s; in force within 5 s") % {"username": asked.user.username},
+            )
             return redirect("quota")
     context = {"section": "quota", "asked": asked, "label": _label(asked.name), "form": form}
     return render(request, "quota/decide.html", context, status=400 if form.errors else 200)
@@ -174,5 +178,7 @@ def divide(request: HttpRequest) -> HttpResponse:
     except ValidationError as error:
         _tell(form, error)
         return _group_page(request, form, status=400)
-    messages.success(request, f"In force for {member.username} within 5 s")
+    messages.success(
+        request, _("In force for %(username)s within 5 s") % {"username": member.username}
+    )
     return redirect("group")

@@ -23,6 +23,15 @@ register.filter("clock", words.clock)
 register.filter("count", words.count)
 register.filter("head_start", words.head_start)
 CUT_AT = 400
+# The first that is found counts: everybody claims to be Mozilla, Chrome claims to be Safari.
+BROWSERS = (
+    ("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("HeadlessChrome/", "Chromium"),
+    ("Chrome/", "Chrome"), ("Safari/", "Safari"), ("curl/", "curl"), ("python", "a Python program"),
+)  # fmt: skip
+SYSTEMS = (
+    ("iPhone", "iPhone"), ("iPad", "iPad"), ("Android", "Android"), ("Windows", "Windows"),
+    ("Mac OS X", "macOS"), ("CrOS", "ChromeOS"), ("Linux", "Linux"),
+)  # fmt: skip
 
 
 @register.filter
@@ -171,6 +180,14 @@ def minus(value: int, less: int) -> int:
 def coord(value: float) -> str:
     """Return a number as SVG takes it, with a point whatever the language."""
     return f"{value:g}"
+
+
+@register.filter
+def browser(user_agent: str) -> str:
+    """Return a browser and its system in words; what is not recognised is shown as it came."""
+    name = next((word for mark, word in BROWSERS if mark in user_agent), "")
+    system = next((word for mark, word in SYSTEMS if mark in user_agent), "")
+    return f"{name} on {system}" if name and system else name or user_agent[:120]
 
 
 @register.filter
