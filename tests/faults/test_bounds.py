@@ -66,6 +66,46 @@ async def test_without_file_numbers_newcomers_wait_and_nobody_is_lost(
     print(f"while short of files: {Counter(call.status for call in within)}")
 
 
+@pytest.mark.long
+async def test_heads_that_never_end_are_cut_and_hold_up_nobody(
+    product: Product, client: Caller, keys: dict[str, str]
+) -> None:
+    """
+    Five hundred connections send a byte of their head now and then: chats go on beside them, and
+    each is cut within half a minute.
+    """
+    links = []
+    for _ in range(500):
+        reader, writer = await asyncio.open_connection("127.0.0.1", product.port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        links.append((reader, writer))
+    since_s = time.monotonic()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
+        """Send on until the gateway ends the connection; return when it did."""
+        with suppress(ConnectionError):
+            while time.monotonic() < since_s + 40:
+                writer.write(b"x")
+                with suppress(TimeoutError):
+                    if not await asyncio.wait_for(reader.read(1000), 1):
+                        break
+        writer.close()
+        return time.monotonic() - since_s
+
+    dripping = [asyncio.create_task(drip(*link)) for link in links]
+    calls = []
+    while not all(task.done() for task in dripping):
+        mark = f"beside/{len(calls)}"
+        calls.append(await client.ask(keys["dora"], chat("witness", mark)))
+        await asyncio.sleep(0.1)
+    cut_s = [task.result() for task in dripping]
+    slowest_s = max(call.ended_s - call.invoked_s for call in calls)
+    print(f"cut after {min(cut_s):.0f} to {max(cut_s):.0f} s; {len(calls)} chats beside them,"
+          f" the slowest {slowest_s:.2f} s")  # fmt: skip
+    assert max(cut_s) < 30
+    assert [(call.status, call.code) for call in calls if not call.whole] == []
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a disk of 320 MB."""
