@@ -19,7 +19,7 @@ from tests.rig.product import Product
 from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 SILENCE_S, LIMIT_S = 1.0, 6.0  # 0.7 s and a tick; the heartbeat limit and a second
 BUSY_MACHINE_S = 1.5  # a process that is late by so much says nothing about the rule
 RUNS = count(1)

@@ -14,7 +14,7 @@ from tests.rig.product import Product, alive, descendants
 from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 CHILDREN = ("gateway", "portal", "worker", "beat", "writer", "postgres", "valkey")
 BACK_WITHIN_S = 10
 

@@ -24,7 +24,7 @@ from tests.rig.seeding import seed
 from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness, peak
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

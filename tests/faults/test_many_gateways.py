@@ -16,7 +16,7 @@ from tests.rig.product import Product
 from tests.rig.waiting import wait_until
 from tests.rig.witness import Record, Witness, mean_overlap, peak
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 RUNS = count(1)
 AGAIN = [0, *(pytest.param(run, marks=pytest.mark.long) for run in range(1, 20))]
 IDLE_S = 61  # a pool lends its idle slots to batch a minute after the last chat

@@ -23,7 +23,7 @@ from tests.rig.product import Product, process_table
 from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 NORMAL_WITHIN_S = 15
 BUSY_MACHINE_S = 5  # what two cores that do other things as well may add to any limit
 SLOTS = 8

@@ -44,7 +44,7 @@ def capped(product: Product, people: Mapping[str, tuple[str, int]]) -> dict[str,
     """
     script = ISSUE.format(people=dict(people), many=MANY)
     found: dict[str, str] = json.loads(
-        product.manage("shell", "--no-imports", "-c", script).splitlines()[-1]
+        product.manage("shell", "--no-imports", "-c", script, timeout_s=150).splitlines()[-1]
     )
     return found
 
