@@ -22,6 +22,7 @@ from gateway.engines.base import NO_PAGE, Engine, Page
 from gateway.engines.detect import adapter
 from gateway.fleet.activity import Activity
 from gateway.fleet.health import Condition
+from gateway.fleet.lingering import Lingerers
 from gateway.fleet.replica import Replica
 from gateway.ledger.interface import Ledger
 from quotas.snapshots.addresses import AllowedHosts, refused_answers
@@ -58,6 +59,7 @@ class Fleet:
         self._replicas: dict[str, Replica] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._http: httpx.AsyncClient | None = None
+        self._lingerers = Lingerers(ledger, self._slots_busy)
         self._stray = Activity(lambda event: None)  # for replicas that were just removed
 
     # Life
@@ -74,6 +76,7 @@ class Fleet:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._lingerers.close()
         if self._http is not None:
             await self._http.aclose()
             self._http = None
@@ -103,6 +106,7 @@ class Fleet:
         task = self._tasks.pop(replica_id, None)
         if task is not None:
             task.cancel()
+        self._lingerers.forget(replica_id)
         gone = self._replicas.pop(replica_id, None)
         if gone is not None:
             self._ledger.observe_replica(replica_id, accepts=False)
@@ -136,6 +140,23 @@ class Fleet:
         if replica is not None:
             replica.drain_events(self._clock())
             self._tell(replica)
+
+    # Lingering
+
+    def linger(self, replica_id: str, most_s: float, release: Callable[[], None]) -> None:
+        """Call `release` when the engine has let go of the slot of a call that is over."""
+        if replica_id in self._replicas:
+            self._lingerers.add(replica_id, most_s, release)
+        else:
+            release()
+
+    async def _slots_busy(self, replica_id: str) -> int | None:
+        """Ask a llama.cpp how many of its slots work."""
+        replica = self._replicas.get(replica_id)
+        if replica is None:
+            return None
+        page = await self._page(replica, "/slots")
+        return adapter(replica.snapshot.kind).reading({"/slots": page}).running
 
     # Holding
 

@@ -8,11 +8,13 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 import pytest
 
+from gateway.core.types import Holding
 from gateway.fleet import pace
 from gateway.fleet import replica as replica_module
 from gateway.fleet.prober import Fleet
@@ -34,6 +36,10 @@ class HeardLedger:
 
     def __init__(self) -> None:
         self.heard: dict[str, dict[str, Any]] = {}
+        self.running: tuple[Holding, ...] = ()
+
+    async def glance(self) -> Any:
+        return SimpleNamespace(running=self.running)
 
     def observe_replica(self, replica_id: str, **seen: Any) -> None:
         self.heard[replica_id] = seen
