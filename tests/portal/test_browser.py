@@ -18,6 +18,8 @@ from django.utils import timezone
 from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from portal.announcements.models import Announcement
+from portal.batches.models import BatchJob
+from portal.files.models import StoredFile
 from quotas.models import ApiKey, Group, Pool, QuotaRequest
 from tests.portal.scripted_gateway import ScriptedGateway, busy
 from tests.portal.tour import MEMBER, MORE, PASSWORD, PUBLIC, Stop, furnish
@@ -147,7 +149,10 @@ def test_stored_texts_never_run(browser: Browser, site: tuple[str, ApiKey]) -> N
     """
     home, key = site
     plant(key)
-    context = browser.new_context(viewport={"width": WIDE, "height": 900})
+    context = browser.new_context(
+        viewport={"width": WIDE, "height": 900},
+        user_agent=ATTACKS[0],  # seen on the sessions page
+    )
     page = context.new_page()
     watcher = Watcher(page, home)
     page.on("dialog", lambda dialog: (watcher.faults.append("dialog"), dialog.dismiss()))
@@ -190,6 +195,13 @@ def plant(key: ApiKey) -> None:
     owner.first_name = ATTACKS[2][:100]
     owner.save()
     QuotaRequest.objects.update(reason=" ".join(ATTACKS))
+    StoredFile.objects.update(filename=ATTACKS[0], problems=[
+        {"line": 1, "code": ATTACKS[1], "message": " ".join(ATTACKS)}
+    ])  # fmt: skip
+    BatchJob.objects.update(
+        name=" ".join(ATTACKS)[:255], model=ATTACKS[3], wait_message=" ".join(ATTACKS)[:500],
+        metadata={attack[:60]: attack for attack in ATTACKS[:16]},
+    )  # fmt: skip
 
 
 def test_a_newcomer_needs_no_mouse(browser: Browser, site: tuple[str, ApiKey]) -> None:

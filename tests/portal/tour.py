@@ -10,6 +10,8 @@ from typing import Any
 from django.utils import timezone
 
 from portal.announcements.models import Announcement
+from portal.batches.models import BatchJob
+from portal.files.models import StoredFile
 from quotas.models import ApiKey, CapacityRun, PoolMinute, RejectedMinute, Replica, User
 from quotas.services import engines, keys, people, requests
 from tests.portal.usage import event, hour
@@ -53,6 +55,7 @@ MEMBER = (
     Stop("requests", "/usage/requests/"),
     Stop("fairness", "/fairness/?days=30"),
     Stop("batches", "/batches/"),
+    Stop("batch", "/batches/batch_tour/"),
     Stop("models", "/models/"),
     Stop("quota", "/quota/"),
     Stop("quota-grid", "/quota/grid/?limit=queued"),
@@ -94,6 +97,7 @@ def furnish() -> tuple[User, ApiKey]:
         engines.register(url=f"http://127.0.0.1:{9000 + slots}", pool=pool, kind=kind, slots=slots,
                          name=name, card="card 0", context=16_384)  # fmt: skip
     first = _keys(anna)
+    _batch(anna)
     _usage(anna, first)
     _measured()
     requests.ask(user=ben, service_class="batch", name="queued", value=64, reason="paper deadline",
@@ -114,6 +118,26 @@ def _keys(owner: User) -> ApiKey:
     keys.revoke(key=stopped)
     ApiKey.objects.filter(pk=first.pk).update(last_used_at=timezone.now())
     return first
+
+
+def _batch(owner: User) -> None:
+    """Make a job that is two thirds done and waits for the afternoon's chats."""
+    key = ApiKey.objects.get(owner=owner, name="label-corpus")
+    now = timezone.now()
+    file = StoredFile.objects.create(
+        owner=owner, key=key, filename="abstracts-2026.jsonl", purpose="batch", size=1_840_000,
+        sha256="0" * 64, name="tour", lines=1200, endpoint="/v1/chat/completions",
+        model="Qwen2.5-14B", prompt_tokens=480_000,
+    )  # fmt: skip
+    BatchJob.objects.create(
+        public_id="batch_tour", owner=owner, key=key, name="abstracts-2026.jsonl",
+        endpoint="/v1/chat/completions", model="Qwen2.5-14B", input_file=file,
+        input_file_ref=file.public_id, completion_window="24h", state="in_progress",
+        expires_at=now + dt.timedelta(hours=20), in_progress_at=now - dt.timedelta(hours=2),
+        last_line_at=now, total=1200, completed=796, failed=4, input_tokens=318_000,
+        output_tokens=71_000, prompt_tokens_estimated=480_000,
+        wait_message="people chat: batch has two of eight slots now",
+    )  # fmt: skip
 
 
 def _usage(owner: User, key: ApiKey) -> None:
