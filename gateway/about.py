@@ -23,17 +23,17 @@ _JSON = [(b"content-type", b"application/json")]
 async def answer(services: Services, client: Client, path: str) -> None:
     """Answer /healthz, /readyz, /metrics and /internal/*."""
     if path == "/healthz":
-        await client.answer(200, _TEXT, b"ok\n")
+        client.answer(200, _TEXT, b"ok\n")
     elif path == "/readyz":
         await _ready(services, client)
     elif path == "/metrics":
         _only_near(services, client, services.config.metrics_allow)
-        _observe(services)
-        await client.answer(200, _PROMETHEUS, services.metrics.page())
+        services.observe()
+        client.answer(200, _PROMETHEUS, services.metrics.page())
     elif path == "/internal/live":
         if not allows_live(client.headers, services.config.secret_key):
             raise Forbidden("This needs a credential of the portal.")
-        await client.answer(200, _JSON, await live(services))
+        client.answer(200, _JSON, await live(services))
     elif path == "/internal/quota":
         await card.serve(services, client)
     elif path == "/internal/hold":
@@ -49,7 +49,7 @@ async def answer(services: Services, client: Client, path: str) -> None:
 
 def _only_near(services: Services, client: Client, allowed: frozenset[str]) -> None:
     """Let in this machine and the listed addresses or networks; the rest sees a 404."""
-    peer = (client.scope.get("client") or ("", 0))[0]
+    peer = client.peer
     trusted = services.config.trusted_proxies
     address = client_address(client.headers, peer, trusted)
     is_passed_on = any(name in FORWARDED for name, _ in client.headers)
@@ -59,7 +59,7 @@ def _only_near(services: Services, client: Client, allowed: frozenset[str]) -> N
         ip = ipaddress.ip_address(address)
         if any(ip in ipaddress.ip_network(net, strict=False) for net in allowed):
             return
-    raise NotFound(f"There is no {client.scope['path'][:200]}.")
+    raise NotFound(f"There is no {client.path[:200]}.")
 
 
 def _is_loopback(address: str) -> bool:
@@ -67,16 +67,6 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return address == ""  # a unix socket
-
-
-def _observe(services: Services) -> None:
-    metrics = services.metrics
-    metrics.live.set(len(services.live))
-    metrics.resent.inc(services.upstream.take_resent())
-    metrics.usage_lost.inc(services.outbox.take_given_up())
-    metrics.buffered.set(services.buffers.held)
-    metrics.outbox.set(services.outbox.waiting)
-    metrics.directory_age.set(min(services.directory.age_s, 1e6))
 
 
 async def _ready(services: Services, client: Client) -> None:
@@ -89,7 +79,7 @@ async def _ready(services: Services, client: Client) -> None:
     parts = {"directory": directory, "ledger": ledger, "serving": not services.draining}
     status = 200 if all(parts.values()) else 503
     headers = list(_JSON) if status == 200 else [*_JSON, (b"retry-after", b"2")]
-    await client.answer(status, headers, orjson.dumps({"ready": status == 200, **parts}))
+    client.answer(status, headers, orjson.dumps({"ready": status == 200, **parts}))
 
 
 async def _advance(services: Services, client: Client) -> None:
@@ -99,4 +89,4 @@ async def _advance(services: Services, client: Client) -> None:
         services.ledger.advance(int(ms))
     except (ValueError, KeyError, TypeError):
         raise BadRequest('Send {"ms": n}.') from None
-    await client.answer(200, _JSON, orjson.dumps({"advanced_ms": int(ms)}))
+    client.answer(200, _JSON, orjson.dumps({"advanced_ms": int(ms)}))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from gateway.answer import Answer
 from gateway.core.estimate import Estimator
-from gateway.core.types import Outcome
+from gateway.core.types import Outcome, Settlement
+from gateway.fleet.activity import Activity
 from gateway.metrics import Metrics
 from gateway.record import Story
 from gateway.upstream import Closed
@@ -12,6 +14,34 @@ from quotas.snapshots.directory import ReplicaSnapshot
 # llama.cpp frees a slot only after the batch it computes; its slot stays ours that much longer.
 LINGER_S = 0.5
 LINGER_IN_PREFILL_S = 2.0
+
+
+def tell_replica(activity: Activity, answer: Answer) -> bool:
+    """Note how an answer ended; True when that has to be judged at once."""
+    if answer.error is None and answer.status:
+        if answer.status == 200 and answer.usage.error_code:
+            activity.failed()
+        else:
+            activity.answered(answer.status)
+    elif not isinstance(answer.error, Closed):
+        if answer.passed:
+            activity.failed()
+        else:
+            activity.unreachable()
+        return True
+    return False
+
+
+def settlement(story: Story, outcome: Outcome) -> Settlement:
+    """Return what a lease is given back with."""
+    usage = story.answer.usage if story.answer is not None else None
+    return Settlement(
+        outcome=outcome,
+        prompt_tokens=story.prompt_tokens(),
+        cached_tokens=(usage.cached_tokens or 0) if usage else 0,
+        completion_tokens=story.completion_tokens(),
+        record=story.record(outcome),
+    )
 
 
 def linger_s(story: Story, replica: ReplicaSnapshot | None) -> float:
@@ -40,14 +70,15 @@ def learn(story: Story, estimator: Estimator) -> None:
 
 def count(story: Story, outcome: Outcome, metrics: Metrics) -> None:
     """Count the request for Prometheus."""
-    answer, seen = story.answer, metrics.of(*story.order.labels)
-    seen.ended(outcome)
+    answer, order = story.answer, story.order
+    seen = metrics.of(order.pool.name, order.caller.service_class)
+    seen.ended[outcome] += 1
     if story.grant is not None:
         seen.queue_wait.observe(story.grant.queue_wait_ms / 1000)
     if answer is None:
         return
     if (first_s := story.first_content_s()) is not None:
         seen.ttft.observe(first_s - story.client.arrived_s)
-    seen.prompt.inc(story.prompt_tokens())
-    seen.cached.inc(answer.usage.cached_tokens or 0)
-    seen.completion.inc(story.completion_tokens())
+    seen.prompt += story.prompt_tokens()
+    seen.cached += answer.usage.cached_tokens or 0
+    seen.completion += story.completion_tokens()

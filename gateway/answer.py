@@ -6,14 +6,17 @@ buffer and its slot is given back when the engine ends, not when the client has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from dataclasses import dataclass
+from typing import Protocol
 
-from gateway import coding
-from gateway.bell import Bell
+import orjson
+
+from gateway import coding, errors
 from gateway.core.fields import Kind
 from gateway.core.headers import Headers, first
 from gateway.core.usage_reader import PlainReader, StreamReader, Usage
+from gateway.errors import EngineFailed, EngineRefused, GatewayError
 from gateway.upstream import Call, UpstreamError
 
 ERROR_LIMIT = 64 * 1024  # of an engine's error body
@@ -28,32 +31,40 @@ class Buffers:
     held: int = 0
 
 
-def _ignore(_: object) -> None:
-    return
+class Owner(Protocol):
+    """Whose answer it is."""
+
+    def content_came(self, *, is_first: bool) -> None:
+        """Something of the answer itself came, not a comment."""
+
+    def answer_ended(self, answer: Answer) -> None:
+        """The engine is done with it, or it with the engine."""
+
+    def pump(self) -> None:
+        """Pass on what has come."""
 
 
 class Answer:
-    """Receives one call's answer; the request's loop takes it out again."""
+    """Receives one call's answer; the line to the client takes it out again."""
 
     __slots__ = (
-        "_bell", "_buffers", "_chunks", "_decoder", "_drop_usage", "_keep_chunks", "_kind", "_now",
-        "_on_content", "_on_end", "_reader", "_size", "call", "ended", "error", "first_content_s",
-        "headers", "is_asked_to_stream", "is_stream", "last_live_s", "passed", "started_s",
-        "status", "usage",
+        "_buffers", "_chunks", "_decoder", "_drop_usage", "_keep_chunks", "_kind", "_names_tier",
+        "_owner", "_reader", "_size", "call", "ended", "error", "first_content_s", "headers",
+        "is_asked_to_stream", "is_stream", "last_live_s", "loop", "passed", "started_s", "status",
+        "usage",
     )  # fmt: skip
 
     def __init__(
         self,
         kind: Kind,
-        bell: Bell,
+        owner: Owner,
         buffers: Buffers,
-        now: Callable[[], float],
+        loop: asyncio.AbstractEventLoop,
         *,
         drop_usage: bool,
         keep_chunks: bool,
         streams: bool,
-        on_content: Callable[[bool], None],
-        on_end: Callable[[Answer], None],
+        names_tier: str,
     ) -> None:
         self.call: Call | None = None
         self.status = 0  # 0: no head yet
@@ -62,18 +73,17 @@ class Answer:
         self.usage = Usage()  # what the answer has told about itself so far
         self.ended = False
         self.error: UpstreamError | None = None
-        self.started_s = self.last_live_s = now()
+        self.loop = loop
+        self.started_s = self.last_live_s = loop.time()
         self.first_content_s: float | None = None
         self.is_asked_to_stream = streams
         self.passed = 0  # bytes of the body that came
         self._kind = kind
-        self._bell = bell
+        self._owner: Owner | None = owner
         self._buffers = buffers
-        self._now = now
         self._drop_usage = drop_usage
         self._keep_chunks = keep_chunks
-        self._on_content = on_content
-        self._on_end = on_end
+        self._names_tier = names_tier
         self._chunks: list[bytes] = []
         self._size = 0
         self._reader: StreamReader | PlainReader | None = None
@@ -85,18 +95,25 @@ class Answer:
         """Status and headers came."""
         self.status = status
         self.headers = headers
-        self._decoder = coding.decoder(first(headers, b"content-encoding"))
-        if status == 200:
-            kind = first(headers, b"content-type") or b""
-            self.is_stream = kind.lower().startswith(b"text/event-stream")
-            if self.is_stream:
-                self._reader = StreamReader(
-                    self._kind, drop_usage=self._drop_usage, keep_chunks=self._keep_chunks
-                )
-            else:
-                self._reader = PlainReader()
-            self.usage = self._reader.usage
-        self._bell.ring()
+        kind = b""
+        for name, value in headers:
+            if name == b"content-type":
+                kind = value
+            elif name == b"content-encoding":
+                self._decoder = coding.decoder(value)
+        if status != 200:
+            return
+        self.is_stream = kind[:17].lower() == b"text/event-stream"
+        if self.is_stream:
+            self._reader = StreamReader(
+                self._kind,
+                drop_usage=self._drop_usage,
+                keep_chunks=self._keep_chunks,
+                names_tier=self._names_tier,
+            )
+        else:
+            self._reader = PlainReader(self._names_tier)
+        self.usage = self._reader.usage
 
     def body(self, data: bytes) -> None:
         """Bytes of the body came."""
@@ -114,15 +131,14 @@ class Answer:
                 self._hold(data)
             return
         data = reader.feed(data)
-        if reader.live:
-            self.last_live_s = self._now()
+        if reader.live and self._owner is not None:
+            self.last_live_s = self.loop.time()
             is_first = self.first_content_s is None and reader.usage.content_events > 0
             if is_first:
                 self.first_content_s = self.last_live_s
-            self._on_content(is_first)
+            self._owner.content_came(is_first=is_first)
         if data and not self._keep_chunks:
             self._hold(data)
-        self._bell.ring()
 
     def end(self) -> None:
         """The answer is complete as HTTP; whether it is whole, the reader knows."""
@@ -139,26 +155,32 @@ class Answer:
             if rest and not self._keep_chunks:
                 self._hold(rest)
         self.ended = True
-        self._on_end(self)
-        self._bell.ring()
+        if self._owner is not None:
+            self._owner.answer_ended(self)
+
+    def turn(self) -> None:
+        """That was all for now."""
+        if self._owner is not None:
+            self._owner.pump()
 
     # What the client's side takes
 
     def _hold(self, data: bytes) -> None:
         self._chunks.append(data)
         self._size += len(data)
-        self._buffers.held += len(data)
         buffers = self._buffers
+        buffers.held += len(data)
         is_full = self._size > buffers.per_stream or buffers.held > buffers.limit
         if is_full and self.call is not None:
             self.call.pause()
 
     def take(self) -> bytes:
         """Return what has come since the last time."""
-        if not self._chunks:
+        chunks = self._chunks
+        if not chunks:
             return b""
-        data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-        self._chunks.clear()
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
         self._buffers.held -= self._size
         self._size = 0
         if self.call is not None:
@@ -167,21 +189,21 @@ class Answer:
 
     def forget(self) -> None:
         """Nobody will read the rest, and nobody wants to hear of it."""
+        self._owner = None
         self.call = None
-        self._on_content = self._on_end = _ignore
         self._chunks.clear()
         self._buffers.held -= self._size
         self._size = 0
 
     @property
+    def held(self) -> bool:
+        """Tell whether there is something to take."""
+        return bool(self._chunks)
+
+    @property
     def paused(self) -> bool:
         """Tell whether we made the engine wait for the client."""
         return self._size > self._buffers.per_stream
-
-    @property
-    def holds(self) -> int:
-        """Bytes not taken yet."""
-        return self._size
 
     @property
     def chunks(self) -> list[dict[str, object]]:
@@ -193,6 +215,35 @@ class Answer:
     def length(self) -> int | None:
         """Return the length of the body where the engine stated it and it still holds."""
         raw = first(self.headers, b"content-length")
-        if self._decoder is not None or raw is None or not raw.isdigit():
+        if self._decoder is not None or self._names_tier or raw is None or not raw.isdigit():
             return None
         return int(raw)
+
+
+def engine_error(answer: Answer) -> GatewayError:
+    """Put an engine's own error into our shape, its words kept."""
+    message, kind, param = _read_error(answer.take())
+    if answer.status == 404:
+        return errors.NotFound(message, code="not_found_at_engine", param=param)
+    if answer.status >= 500 and answer.status != 501:
+        return EngineFailed(message, code="engine_failed")
+    # llama.cpp says it in the type, vLLM only in words.
+    is_too_long = "context" in kind or "maximum context length" in message
+    code = "context_length_exceeded" if is_too_long else "engine_refused"
+    return EngineRefused(answer.status, message, code=code, param=param)
+
+
+def _read_error(body: bytes) -> tuple[str, str, str | None]:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        found = None
+    error = found.get("error", found) if isinstance(found, dict) else None
+    if not isinstance(error, dict):
+        return "The engine refused the request.", "", None
+    param = error.get("param")
+    return (
+        str(error.get("message") or "The engine refused the request.")[:2000],
+        str(error.get("type") or ""),
+        param if isinstance(param, str) else None,
+    )

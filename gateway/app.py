@@ -1,4 +1,4 @@
-"""The gateway as one bare ASGI callable: which path goes where, and nothing else.
+"""Which path goes where, and nothing else.
 
 POST /v1/chat/completions …     to an engine, through the scheduler   gateway.request
 GET  /v1/models /key /queue     answered here                         gateway.own
@@ -11,13 +11,10 @@ everything else                 to the portal
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-from collections.abc import Callable
 
-from gateway import about, own, request
-from gateway.client import Client, Receive, Scope, Send
+from gateway import about, eager, own, request
+from gateway.client import Client
 from gateway.core import fields
 from gateway.errors import (
     ClientGone,
@@ -25,14 +22,15 @@ from gateway.errors import (
     MethodNotAllowed,
     NotFound,
     body_of,
+    from_refused,
     headers_of,
 )
+from gateway.ledger.interface import Refused
 from gateway.passthrough import Passthrough
 from gateway.services import Services
 
 log = logging.getLogger("fairway.app")
 
-Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Services]]
 ABOUT = ("/healthz", "/readyz", "/metrics")
 PORTAL_UNDER_V1 = ("/v1/files", "/v1/batches")
 
@@ -44,29 +42,50 @@ class Router:
         self.services = services
         self._passthrough = Passthrough(services.config, services.upstream)
 
-    async def serve(self, client: Client) -> None:
-        """Answer one request, whatever comes."""
-        path: str = client.scope["path"]
-        kind = fields.ROUTES.get(path)
+    def begin(self, client: Client) -> None:
+        """Begin to answer a request; never raises."""
+        serving = self._serve(client)
+        if client.path in fields.ROUTES:
+            eager.start(client.loop, serving)
+        else:
+            eager.keep(client.loop.create_task(serving))
+
+    async def _serve(self, client: Client) -> None:
+        kind = fields.ROUTES.get(client.path)
         try:
             if kind is not None:
                 _only(client, "POST")
-                await request.serve(self.services, kind, path, client)
-            elif path.startswith("/v1/") or path == "/v1":
-                await self._under_v1(client, path)
-            elif path in ABOUT or path.startswith("/internal/"):
-                await about.answer(self.services, client, path)
+                await request.serve(self.services, kind, client)
             else:
-                await self._passthrough.serve(client)
+                await self._not_for_engines(client)
         except ClientGone:
             pass
         except GatewayError as error:
-            self.services.metrics.rejected.labels(error.code).inc()
-            if not client.started and not client.gone:
-                body = body_of(error, messages_shape=kind in fields.MESSAGES_SHAPE)
-                await client.answer(error.status, headers_of(error), body)
-        finally:
-            client.close()
+            self._refuse(client, error, messages_shape=kind in fields.MESSAGES_SHAPE)
+        except Refused as refused:
+            told = from_refused(refused)
+            self._refuse(client, told, messages_shape=kind in fields.MESSAGES_SHAPE)
+        except Exception:
+            log.exception("request %s failed", client.request_id)
+            ours = GatewayError("Something went wrong in the gateway.")
+            self._refuse(client, ours, messages_shape=kind in fields.MESSAGES_SHAPE)
+
+    def _refuse(self, client: Client, error: GatewayError, *, messages_shape: bool) -> None:
+        self.services.metrics.rejected.labels(error.code).inc()
+        if client.started:
+            client.cut()
+        else:
+            body = body_of(error, messages_shape=messages_shape)
+            client.answer(error.status, headers_of(error), body)
+
+    async def _not_for_engines(self, client: Client) -> None:
+        path = client.path
+        if path.startswith("/v1/") or path == "/v1":
+            await self._under_v1(client, path)
+        elif path in ABOUT or path.startswith("/internal/"):
+            await about.answer(self.services, client, path)
+        else:
+            await self._passthrough.serve(client)
 
     async def _under_v1(self, client: Client, path: str) -> None:
         if any(path == root or path.startswith(root + "/") for root in PORTAL_UNDER_V1):
@@ -83,53 +102,11 @@ class Router:
             _only(client, "GET")
             await own.queue(self.services, client)
         else:
-            raise NotFound(f"There is no {client.scope['method']} {path[:200]}.")
-
-
-class App:
-    """The ASGI application of one gateway process."""
-
-    def __init__(self, lifespan: Lifespan) -> None:
-        self._lifespan = lifespan
-        self._router: Router | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection's worth of ASGI."""
-        if scope["type"] == "http" and self._router is not None:
-            await self._router.serve(Client(scope, receive, send, new_id()))
-        elif scope["type"] == "lifespan":
-            await self._live(receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1000})
-
-    def drain(self) -> None:
-        """Take nothing new; callable from a signal handler."""
-        if self._router is not None:
-            self._router.services.drain()
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
-        try:
-            async with self._lifespan() as services:
-                self._router = Router(services)
-                await send({"type": "lifespan.startup.complete"})
-                await receive()
-        except Exception as error:
-            log.exception("the gateway cannot run")
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            return
-        await send({"type": "lifespan.shutdown.complete"})
-
-
-def new_id() -> str:
-    """Return a request id, unique for ever."""
-    return f"req_{os.urandom(12).hex()}"
+            raise NotFound(f"There is no {client.method} {path[:200]}.")
 
 
 def _only(client: Client, method: str) -> None:
-    asked = client.scope["method"]
-    if asked != method and not (asked == "HEAD" and method == "GET"):
+    if client.method != method and not (client.method == "HEAD" and method == "GET"):
         raise MethodNotAllowed(
-            f"Use {method} for {client.scope['path'][:200]}.",
-            headers=((b"allow", method.encode()),),
+            f"Use {method} for {client.path[:200]}.", headers=((b"allow", method.encode()),)
         )

@@ -7,8 +7,10 @@ the whole text, never compared. Rule 3: no key and no part of one is ever logged
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
+from gateway.charges import COUNTED
 from gateway.core.headers import Headers, first
 from gateway.core.types import ServiceClass
 from gateway.directory import Directory
@@ -19,9 +21,14 @@ from quotas.snapshots.directory import KeySnapshot, Limits
 _END_USER_LENGTH = 128
 
 
-@dataclass(frozen=True, slots=True)
+# The same few keys come again and again, and OpenSSL takes longer to begin than to hash them.
+_digest = lru_cache(maxsize=4096)(keyformat.digest)
+_CLASSES = {one.value: one for one in ServiceClass}
+
+
+@dataclass(frozen=True)
 class Caller:
-    """The key behind a request, and in which class it stands."""
+    """The key behind a request, and in which class it stands; the same for all its requests."""
 
     key: KeySnapshot
     service_class: ServiceClass
@@ -29,10 +36,41 @@ class Caller:
     end_user: str = ""
     batch_id: str = ""
 
-    @property
+    @cached_property
     def limits(self) -> Limits:
         """Return the limits that bind."""
         return self.key.limits(self.service_class)
+
+    @cached_property
+    def identities(self) -> dict[str, str]:
+        """Return whose counters it draws on; behind an application key that of the end user."""
+        key = self.key
+        return {"key": key.key_id, "person": self.user_id, "group": key.group_id}
+
+    @cached_property
+    def is_counted(self) -> bool:
+        """Does any limit per minute, day or month bind it?"""
+        limits = self.limits
+        return any(
+            name in COUNTED for of in (limits.key, limits.person, limits.group) for name in of
+        )
+
+    @cached_property
+    def as_batch(self) -> Caller:
+        """Return the same caller in the batch class."""
+        return replace(self, service_class=ServiceClass.BATCH)
+
+    def least(self, name: str) -> int | None:
+        """Return the tightest of its limits of this name."""
+        if name not in self._least:
+            scopes = (self.limits.key, self.limits.person, self.limits.group)
+            found = [scope[name] for scope in scopes if name in scope]
+            self._least[name] = min(found, default=None)
+        return self._least[name]
+
+    @cached_property
+    def _least(self) -> dict[str, int | None]:
+        return {}
 
 
 def presented(headers: Headers) -> str:
@@ -56,7 +94,7 @@ async def authenticate(headers: Headers, directory: Directory, secret_key: str) 
         credential = _credential(secret_key, secret)
         digest = credential.key_digest
     else:
-        digest = keyformat.digest(secret)
+        digest = _digest(secret)
     key = directory.trusted(digest)
     if key is None:
         if credential is None and not keyformat.is_well_formed(secret):
@@ -65,7 +103,9 @@ async def authenticate(headers: Headers, directory: Directory, secret_key: str) 
     if key is None:
         raise NotAuthenticated("This key is not known.")
     _check_live(key)
-    service_class = ServiceClass(key.service_class)
+    if credential is None and not key.end_user_header:
+        return _caller(digest, key)
+    service_class = _CLASSES[key.service_class]
     if credential is not None and credential.scope == "batch":
         service_class = ServiceClass.BATCH
     end_user = _end_user(headers, key)
@@ -76,6 +116,20 @@ async def authenticate(headers: Headers, directory: Directory, secret_key: str) 
         end_user=end_user,
         batch_id=credential.batch_id if credential else "",
     )
+
+
+_callers: dict[str, Caller] = {}
+_CALLERS = 10_000
+
+
+def _caller(digest: str, key: KeySnapshot) -> Caller:
+    """Return the caller of a key that stands for nobody else, made once for each snapshot."""
+    found = _callers.get(digest)
+    if found is None or found.key is not key:
+        if len(_callers) >= _CALLERS:
+            _callers.clear()
+        found = _callers[digest] = Caller(key, _CLASSES[key.service_class], key.user_id)
+    return found
 
 
 def _credential(secret_key: str, secret: str) -> credentials.Credential:

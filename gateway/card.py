@@ -18,7 +18,7 @@ from gateway.client import Client
 from gateway.core.types import Holding, LedgerView, ServiceClass, Standing
 from gateway.errors import BadRequest, Forbidden, Unavailable
 from gateway.ledger.interface import Refused
-from gateway.quota import identities_of, line
+from gateway.quota import line
 from gateway.services import Services
 from quotas.snapshots.directory import Limits
 
@@ -34,7 +34,7 @@ async def of_caller(services: Services, caller: Caller, view: LedgerView) -> lis
     for service_class in ServiceClass:
         limits = caller.key.limits(service_class)
         lines += _held(limits, service_class, caller, view)
-        wanted += await services.quota.counted(limits, service_class.value, identities_of(caller))
+        wanted += await services.quota.counted(limits, service_class.value, caller.identities)
     return [*lines, *await _lines(services, wanted)]
 
 
@@ -101,7 +101,7 @@ async def serve(services: Services, client: Client) -> None:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadRequest("Send the limits you ask for.") from None
     body = orjson.dumps({"at": time.time(), "quotas": await _lines(services, wanted)})
-    await client.answer(200, [(b"content-type", b"application/json")], body)
+    client.answer(200, [(b"content-type", b"application/json")], body)
 
 
 async def _named(services: Services, one: dict[str, Any]) -> tuple[Counted, ...]:

@@ -1,57 +1,89 @@
-"""The client's side of one request: its body, its leaving, and what is written to it."""
+"""The client's side of one request: its body, its leaving, and what is written to it.
+
+Everything here is done at once and waits for nobody; only what reads a body may wait. Who passes
+much on looks at `is_slow` and goes on at `on_room`; who must stop when the client leaves sets
+`on_left`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+import os
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol
+from urllib.parse import unquote
 
-from gateway.bell import Bell
 from gateway.core.headers import Headers, first
 from gateway.errors import ClientGone, TooLarge
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+PIECES_LIMIT = 64 * 1024  # bytes of a body read ahead of whoever streams it on
+_LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
+_BODILESS = frozenset((204, 304))
+_LAST_CHUNK = b"0\r\n\r\n"
 
-BODY_S = 60.0  # a body that has not come by then ends the connection
-DRAIN_LIMIT = 1 << 20  # bytes of a refused body still read, so that the refusal is seen
+
+class Link(Protocol):
+    """The connection, as an exchange on it needs it."""
+
+    loop: asyncio.AbstractEventLoop
+    peer: str
+    full_since_s: float | None
+
+    @property
+    def is_closing(self) -> bool: ...
+    def date(self) -> bytes: ...
+    def write(self, data: bytes) -> None: ...
+    def abort(self) -> None: ...
+    def wants_body(self) -> None: ...
+    def answered(self) -> None: ...
 
 
 class Client:
-    """One HTTP exchange as seen from the client; made for each request.
-
-    uvicorn's `send` neither raises nor returns early when the client has left. Our server tells
-    (`fairway.left`); behind any other one, `watch` awaits `receive` beside everything else.
-    """
+    """One HTTP exchange as seen from the client; made for each request."""
 
     __slots__ = (
-        "_receive", "_send", "_watcher", "arrived_at", "arrived_s", "bell", "finished", "gone",
-        "loop", "request_id", "scope", "sending_since", "started",
+        "_chunked", "_left", "_limit", "_link", "_parts", "_reader", "_room", "_size",
+        "arrived_at", "arrived_s", "finished", "gone", "headers", "is_whole", "keeps_alive",
+        "loop", "method", "minor", "on_left", "on_room", "path", "query", "raw_path",
+        "request_id", "started",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.arrived_s = self.loop.time()
-        self.arrived_at = dt.datetime.now(dt.UTC)
-        self.bell = Bell(self.loop)
-        self.scope = scope
-        self.request_id = request_id
+    def __init__(self, link: Link, method: str, target: bytes, headers: Headers) -> None:
+        self._link = link
+        self.loop = link.loop
+        self.arrived_s = link.loop.time()
+        self.arrived_at = time.time()
+        self.request_id = new_id()
+        self.method = method
+        raw_path, _, self.query = target.partition(b"?")
+        self.raw_path = raw_path
+        path = raw_path.decode("latin-1")
+        self.path = unquote(path) if "%" in path else path
+        self.headers = headers  # names in lower case
+        self.minor = 1  # of HTTP/1.x
+        self.keeps_alive = True
         self.gone = False
         self.started = False
         self.finished = False
-        self.sending_since: float | None = None  # a write that the client does not take
-        self._receive = receive
-        self._send = send
-        self._watcher: asyncio.Task[None] | None = None
+        self.is_whole = False  # the whole body has come
+        self.on_left: Callable[[], None] | None = None
+        self.on_room: Callable[[], None] | None = None
+        self._parts: list[bytes] = []
+        self._size = 0  # of the parts
+        self._limit: int | None = None  # of a body that is wanted whole
+        self._reader: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._chunked = False
+        self._left: int | None = None  # bytes of the stated length not written yet
+
+    # The request
 
     @property
-    def headers(self) -> Headers:
-        """The request's headers, names in lower case."""
-        headers: Headers = self.scope["headers"]
-        return headers
+    def peer(self) -> str:
+        """Return the address of the other end, "" of a unix socket."""
+        return self._link.peer
 
     def header(self, name: bytes) -> str:
         """Return a header as text, "" when it is not there."""
@@ -62,121 +94,170 @@ class Client:
         """Read the whole body, but not more than `limit` bytes and not for ever."""
         declared = _declared_length(self.headers)
         if declared is not None and declared > limit:
-            raise await self._too_large(limit)
-        # One timer that cuts the connection; asyncio.timeout would cost more than the reading.
-        late = self.loop.call_later(BODY_S, self.cut)
-        try:
-            message = await self._message()
-            data: bytes = message.get("body", b"")
-            if message.get("more_body"):
-                data = await self._rest_of_body(data, limit)
-        finally:
-            late.cancel()
-        if len(data) > limit:
-            raise await self._too_large(limit)
+            raise self._too_large(limit)
+        if not self.is_whole and self._size <= limit:
+            self._limit = limit
+            self._link.wants_body()
+            await self._more()
+        if self.gone:
+            raise ClientGone
+        if self._size > limit:
+            raise self._too_large(limit)
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
         return data
 
-    async def _rest_of_body(self, data: bytes, limit: int) -> bytes:
-        parts, size, more = [data], len(data), True
-        while more and size <= limit:
-            message = await self._message()
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            more = message.get("more_body", False)
-        return b"".join(parts)
-
-    async def _message(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self.gone = True
+    async def piece(self) -> bytes:
+        """Return the next piece of the body, b"" at its end; for who streams it on."""
+        self._link.wants_body()
+        while not self._parts and not self.is_whole and not self.gone:
+            await self._more()
+        if self.gone:
             raise ClientGone
-        return message
+        data = b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        return data
 
-    async def _too_large(self, limit: int) -> TooLarge:
-        """Read a little more, since a reset would hide the answer from many clients."""
-        drained = 0
+    async def _more(self) -> None:
+        self._reader = self.loop.create_future()
         try:
-            async with asyncio.timeout(1.0):
-                while drained < DRAIN_LIMIT:
-                    message = await self._receive()
-                    drained += len(message.get("body", b""))
-                    if message["type"] == "http.disconnect" or not message.get("more_body"):
-                        break
-        except TimeoutError:
-            pass
-        return TooLarge(
-            f"The body must not exceed {limit} bytes.", headers=((b"connection", b"close"),)
-        )
+            await self._reader
+        finally:
+            self._reader = None
 
-    async def receive(self) -> Message:
-        """Take the next message as it comes; for who streams the body on."""
-        return await self._receive()
+    def _too_large(self, limit: int) -> TooLarge:
+        self._limit = 0
+        self.keeps_alive = False
+        return TooLarge(f"The body must not exceed {limit} bytes.")
 
-    def watch(self) -> None:
-        """From now on ring the bell when the client leaves; the body must have been read."""
-        extensions = self.scope.get("extensions", {})
-        if "fairway.abort" in extensions:
-            extensions["fairway.left"] = self._left
-            if extensions["fairway.is_closing"]():
-                self._left()
-        elif self._watcher is None:  # a server other than ours
-            self._watcher = self.loop.create_task(self._watch())
+    # What the connection tells
 
-    async def _watch(self) -> None:
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                break
-        self._left()
+    def take(self, data: bytes) -> bool:
+        """A piece of the body came; False when enough was read for now."""
+        if self.finished:
+            return True  # nobody wants the rest; the connection bounds it
+        self._parts.append(data)
+        self._size += len(data)
+        if self._limit is None:
+            self._wake()
+            return self._size < PIECES_LIMIT
+        if self._size > self._limit:
+            self._wake()
+            return False
+        return True
 
-    def _left(self) -> None:
-        # After a complete answer servers say the same; then it means nothing.
-        if not self.finished:
-            self.gone = True
-            self.bell.ring()
+    def whole(self) -> None:
+        """The body is complete."""
+        self.is_whole = True
+        self._wake()
 
-    async def head(self, status: int, headers: Headers) -> None:
-        """Send status and headers."""
+    def left(self) -> None:
+        """The client has gone; after a complete answer that means nothing."""
+        if self.finished:
+            return
+        self.gone = True
+        self._wake()
+        self.room()
+        if self.on_left is not None:
+            self.on_left()
+
+    def room(self) -> None:
+        """The client takes more again."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        if self.on_room is not None and not self.gone:
+            self.on_room()
+
+    def _wake(self) -> None:
+        reader = self._reader
+        if reader is not None and not reader.done():
+            reader.set_result(None)
+
+    # The answer
+
+    @property
+    def is_slow(self) -> bool:
+        """Does the client take what it was sent too slowly for more to be written?"""
+        return self._link.full_since_s is not None
+
+    @property
+    def full_since_s(self) -> float | None:
+        """Return since when nothing more could be written, None when it can."""
+        return self._link.full_since_s
+
+    def head(self, status: int, headers: Headers) -> None:
+        """Send status and headers; without a stated length the body goes in chunks."""
         self.started = True
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*headers, (b"x-request-id", self.request_id.encode())],
-            }
-        )
+        lines = [_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status, self._link.date()]
+        length = None
+        for name, value in headers:
+            lines.append(b"%b: %b\r\n" % (name, value))
+            if name == b"content-length":
+                length = int(value)
+        lines.append(b"x-request-id: %b\r\n" % self.request_id.encode())
+        if self.method == "HEAD" or status in _BODILESS:
+            length = 0
+        elif length is None and self.minor:
+            self._chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        elif length is None:
+            self.keeps_alive = False  # an old client learns the end from the connection's
+        if not self.keeps_alive or self._link.is_closing:
+            self.keeps_alive = False
+            lines.append(b"connection: close\r\n")
+        elif not self.minor:
+            lines.append(b"connection: keep-alive\r\n")
+        self._left = length
+        lines.append(b"\r\n")
+        self._link.write(b"".join(lines))
 
-    async def write(self, data: bytes) -> None:
-        """Send a piece of the body; waits while the client is slow."""
-        self.sending_since = self.loop.time()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        self.sending_since = None
+    def write(self, data: bytes) -> None:
+        """Send a piece of the body."""
+        if self.gone or not data:
+            return
+        if self._chunked:
+            self._link.write(b"%x\r\n%b\r\n" % (len(data), data))
+            return
+        if self._left is not None:
+            data = data[: self._left]
+            self._left -= len(data)
+        self._link.write(data)
 
-    async def finish(self, data: bytes = b"") -> None:
+    def finish(self, data: bytes = b"") -> None:
         """Send the last piece."""
+        if self.finished:
+            return
+        self.write(data)
         self.finished = True
-        self.sending_since = self.loop.time()
-        await self._send({"type": "http.response.body", "body": data})
-        self.sending_since = None
+        if self.gone:
+            return
+        if self._chunked:
+            self._link.write(_LAST_CHUNK)
+        if self._left:
+            self._link.abort()  # less than was promised: it must not look whole
+        else:
+            self._link.answered()
 
-    async def answer(self, status: int, headers: Headers, body: bytes) -> None:
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole answer at once."""
-        length = (b"content-length", str(len(body)).encode())
-        await self.head(status, [*headers, length])
-        await self.finish(body if self.scope["method"] != "HEAD" else b"")
+        if self.gone:
+            return
+        self.head(status, [*headers, (b"content-length", b"%d" % len(body))])
+        self.finish(body)
 
     def cut(self) -> None:
         """Close the client's connection without a proper end: the answer is not whole."""
-        abort = self.scope.get("extensions", {}).get("fairway.abort")
-        if abort is not None:
-            abort()
+        self._link.abort()
 
-    def close(self) -> None:
-        """The request is over."""
-        self.finished = True
-        self.scope.get("extensions", {}).pop("fairway.left", None)
-        if self._watcher is not None and not self._watcher.done() and not self.gone:
-            self._watcher.cancel()
+    async def drained(self) -> None:
+        """Wait while the client is slow; for who passes on in a coroutine."""
+        while self.is_slow and not self.gone:
+            self._room = self.loop.create_future()
+            try:
+                await self._room
+            finally:
+                self._room = None
 
 
 def _declared_length(headers: Headers) -> int | None:
@@ -184,3 +265,17 @@ def _declared_length(headers: Headers) -> int | None:
         if name == b"content-length":
             return int(value) if value.isdigit() else None
     return None
+
+
+_random = b""
+_ID_BYTES = 12
+_IDS_AT_ONCE = 256
+
+
+def new_id() -> str:
+    """Return a request id, unique for ever and not to be guessed."""
+    global _random
+    if not _random:
+        _random = os.urandom(_ID_BYTES * _IDS_AT_ONCE)  # one call to the kernel for many
+    taken, _random = _random[:_ID_BYTES], _random[_ID_BYTES:]
+    return "req_" + taken.hex()

@@ -11,6 +11,8 @@ from typing import Protocol, cast
 
 import httptools
 
+_ENDS = frozenset((b"content-length", b"transfer-encoding"))  # headers that tell where it ends
+
 
 class UpstreamError(Exception):
     """The way to the engine, or the engine's end of it, broke."""
@@ -29,12 +31,13 @@ class Closed(UpstreamError):
 
 
 class Receiver(Protocol):
-    """Who takes an answer."""
+    """Who takes an answer: notes what came, and acts on it at `turn`, when that was all for now."""
 
     def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
     def body(self, data: bytes) -> None: ...
     def end(self) -> None: ...
     def lost(self, error: UpstreamError) -> None: ...
+    def turn(self) -> None: ...
 
 
 class Caller(Protocol):
@@ -68,7 +71,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.bytes_seen = True
-        if self.call is None or self._parser is None:
+        call = self.call
+        if call is None or self._parser is None:
             self.abort()  # an engine that speaks without being asked is not to be trusted
             return
         try:
@@ -76,18 +80,21 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._fail(Broken(f"not HTTP: {error}"))
             self.abort()
+        call.receiver.turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._parser = None  # it holds this connection as this connection holds it
         if self._writable is not None:
             self._writable.set()
-        if self.call is None:
+        call = self.call
+        if call is None:
             return
         if self._answered and self._until_close and exc is None:
             self._finish(reusable=False)
         else:
             self._fail(Broken(str(exc) if exc else "connection closed early"))
+        call.receiver.turn()
 
     def pause_writing(self) -> None:
         if self._writable is not None:
@@ -110,8 +117,10 @@ class Connection(asyncio.Protocol):
         if status < 200:
             return  # an interim answer; the real one follows
         self._answered = True
-        names = {name for name, _ in self._headers}
-        self._until_close = not names & {b"content-length", b"transfer-encoding"}
+        self._until_close = True
+        for name, _ in self._headers:
+            if name in _ENDS:
+                self._until_close = False
         if self.call is not None:
             self.call.receiver.head(status, self._headers)
 

@@ -64,6 +64,7 @@ class Directory:
         self._clock = clock
         self._seen_s = float("-inf")  # when Redis last answered with a generation
         self._keys: OrderedDict[str, KeySnapshot] = OrderedDict()
+        self._raw: dict[str, bytes] = {}  # what each key was read from: few change at a time
         self._unknown: OrderedDict[str, None] = OrderedDict()
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._wake = asyncio.Event()
@@ -72,6 +73,7 @@ class Directory:
         self._pools: dict[str, PoolSnapshot] = {}
         self._names: dict[str, str] = {}
         self._replicas: dict[str, ReplicaSnapshot] = {}
+        self._of_pool: dict[str, tuple[str, ...]] = {}
 
     async def start(self) -> None:
         """Look once and then keep looking."""
@@ -148,13 +150,9 @@ class Directory:
         """Return a replica."""
         return self._replicas.get(replica_id)
 
-    def replicas(self, pool: str) -> tuple[ReplicaSnapshot, ...]:
+    def replica_ids(self, pool: str) -> tuple[str, ...]:
         """Return the replicas of a pool, whether up or not."""
-        return tuple(
-            replica
-            for replica in self.fleet.replicas
-            if replica.pool == pool and replica.state != "disabled"
-        )
+        return self._of_pool.get(pool, ())
 
     # Looking
 
@@ -244,12 +242,24 @@ class Directory:
             self._pools = {pool.name: pool for pool in self.fleet.pools}
             self._names = {alias: pool.name for pool in self.fleet.pools for alias in pool.aliases}
             self._names.update({name: name for name in self._pools})
+            self._of_pool = {
+                pool.name: tuple(
+                    replica.replica_id
+                    for replica in self.fleet.replicas
+                    if replica.pool == pool.name and replica.state != "disabled"
+                )
+                for pool in self.fleet.pools
+            }
             self._replicas = {replica.replica_id: replica for replica in self.fleet.replicas}
             self._on_fleet(self.fleet)
         self.generation, self.version = generation, version
 
     def _take(self, digest: str, raw: bytes | None) -> None:
+        if raw is not None and raw == self._raw.get(digest):
+            self._keys.move_to_end(digest)
+            return
         before = self._keys.pop(digest, None)
+        self._raw.pop(digest, None)
         if raw is None:
             self._unknown[digest] = None
             while len(self._unknown) > KEPT_UNKNOWN:
@@ -257,10 +267,11 @@ class Directory:
             return
         self._unknown.pop(digest, None)
         key = self._keys[digest] = key_from_json(raw)
+        self._raw[digest] = raw
         if key != before:
             self._on_key(key)
         while len(self._keys) > KEPT_KEYS:
-            self._keys.popitem(last=False)
+            del self._raw[self._keys.popitem(last=False)[0]]
 
 
 def _text(raw: bytes | None) -> str:

@@ -54,7 +54,7 @@ def http_request(
     body = fields.build(order.asked, orders)
     target = target_of(replica)
     lines = [
-        f"POST {target.prefix}{order.path} HTTP/1.1".encode(),
+        f"POST {target.prefix}{fields.PATH_OF[order.kind]} HTTP/1.1".encode(),
         b"host: " + target.authority.encode(),
         b"content-type: application/json",
         b"accept: application/json, text/event-stream",

@@ -174,6 +174,16 @@ def measuring(until: float) -> Unavailable:
     )
 
 
+def wait_exceeds(wait_s: float, patience_s: float) -> Rejected:
+    """Return what a client is told that would give up before its turn."""
+    return Rejected(
+        f"The expected wait is {wait_s:.0f} s and this client gives up after "
+        f"{patience_s:.0f} s. Send it as a job to /v1/batches, or raise the timeout.",
+        code="wait_exceeds_timeout",
+        retry_after_s=wait_s,
+    )
+
+
 def stopped() -> Stopped:
     """Return what a client is told whose request was stopped; clients must not send it again."""
     return Stopped(

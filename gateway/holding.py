@@ -34,7 +34,7 @@ async def serve(services: Services, client: Client) -> None:
     """Serve one request of a measuring process."""
     if not allows_live(client.headers, services.config.secret_key):
         raise Forbidden("This needs a credential of the portal.")
-    method = client.scope["method"]
+    method = client.method
     if method not in ("POST", "DELETE"):
         raise MethodNotAllowed("Use POST or DELETE.", headers=((b"allow", b"POST, DELETE"),))
     asked = await _asked(client)
@@ -53,7 +53,7 @@ async def serve(services: Services, client: Client) -> None:
     replica = services.fleet.replica(replica_id)
     state = None if replica is None else replica.state(services.fleet.now_s())
     body = orjson.dumps({"replica_id": replica_id, "state": state})
-    await client.answer(200, [(b"content-type", b"application/json")], body)
+    client.answer(200, [(b"content-type", b"application/json")], body)
 
 
 async def _asked(client: Client) -> dict[str, Any]:

@@ -5,32 +5,38 @@ Everything that can be refused without waiting is refused here, before the ledge
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from hashlib import blake2b
 
 from gateway.authenticate import Caller, authenticate
 from gateway.charges import Reservation
 from gateway.client import Client
 from gateway.config import Config
-from gateway.core import affinity, fields
+from gateway.core import affinity, fields, tier
 from gateway.core.fields import Asked, BadField, Kind
-from gateway.core.headers import first
+from gateway.core.headers import Headers
 from gateway.core.types import ServiceClass
 from gateway.errors import BadRequest, GatewayError, NotFound
 from gateway.services import Services
-from quotas.snapshots.directory import Limits, PoolSnapshot
+from quotas.snapshots.directory import PoolSnapshot
 
+PREFILL_PER_S = 500  # tokens; slower than any engine worth its slot
 PATIENCE_MARGIN_S = 2.0  # a refusal must reach a client before it gives up
 _TEXT_LIMIT = 128
+_PATIENCE, _PLACE, _REQUEST_ID = "x-stainless-read-timeout", "x-fairway-place", "x-request-id"
+_OF_INTEREST = {
+    name.encode(): name for name in (affinity.SESSION_HEADER, _PATIENCE, _PLACE, _REQUEST_ID)
+}
+_NOTHING_COUNTED = Reservation()
+_NO_LIMITS = (None, None, None)
+_NAMES_TIER = frozenset((Kind.CHAT, Kind.RESPONSES))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Order:
     """One request, understood."""
 
     kind: Kind
-    path: str
     caller: Caller
     asked: Asked
     pool: PoolSnapshot
@@ -38,15 +44,22 @@ class Order:
     most_output: int | None  # the tightest limit on the length of its answer
     reservation: Reservation  # of its counted limits
     session: str  # key of its conversation, "" when it has none
-    fingerprint: str  # SHA-256 of the body
+    fingerprint: str  # a hash of the body
     patience_s: float | None  # how long the client waits for bytes, where it says so
     place: str  # a kept place it shows
     client_request_id: str
 
-    @cached_property
-    def labels(self) -> tuple[str, str]:
-        """Return the labels of its metrics."""
-        return self.pool.name, self.caller.service_class.value
+    @property
+    def names_tier(self) -> str:
+        """Return the service tier its answer names, "" where its client did not ask."""
+        if not self.asked.tier or self.kind not in _NAMES_TIER:
+            return ""
+        return tier.TIER_OF[self.caller.service_class]
+
+    @property
+    def prefill_s(self) -> float:
+        """Return how long reading its prompt may take, for time limits only."""
+        return self.prompt_tokens / PREFILL_PER_S
 
     def is_kept_alive(self, config: Config) -> bool:
         """Can comments keep the client waiting while it is queued?"""
@@ -64,20 +77,18 @@ class Order:
         return round(ttl_s * 1000)
 
 
-async def take(services: Services, kind: Kind, path: str, client: Client) -> Order:
+async def take(services: Services, kind: Kind, client: Client) -> Order:
     """Read one request, or refuse it."""
     # The key first: whoever has none gets no megabytes read.
     caller = await authenticate(client.headers, services.directory, services.config.secret_key)
     try:
-        return await _order(services, kind, path, client, caller)
+        return await _order(services, kind, client, caller)
     except GatewayError as error:
         services.outbox.rejected(caller.key.key_id, error.code)
         raise
 
 
-async def _order(
-    services: Services, kind: Kind, path: str, client: Client, caller: Caller
-) -> Order:
+async def _order(services: Services, kind: Kind, client: Client, caller: Caller) -> Order:
     body = await client.body(services.config.body_limit)
     try:
         asked = fields.read(kind, body, services.rules)
@@ -85,29 +96,42 @@ async def _order(
         raise BadRequest(str(error), param=error.param, code=error.code) from None
     if asked.tier == "flex":
         # One request of an interactive key that may wait; a batch key never gains by asking.
-        caller = replace(caller, service_class=ServiceClass.BATCH)
+        caller = caller.as_batch
     pool = _pool(services, caller, asked)
-    most_output = _check_output(asked, caller.limits, pool)
+    most_output = _check_output(asked, caller, pool)
     prompt = services.estimator.prompt_tokens(
         pool.name, asked.characters, asked.prompt_ids, asked.images
     )
-    _check_prompt(prompt, caller.limits)
-    reservation = await services.quota.reserve(caller, asked, prompt, most_output)
+    _check_prompt(prompt, caller)
+    reservation = _NOTHING_COUNTED
+    if caller.is_counted:
+        reservation = await services.quota.reserve(caller, asked, prompt, most_output)
+        most_output = reservation.most_output
+    given = _given(client.headers)
     return Order(
         kind=kind,
-        path=path,
         caller=caller,
         asked=asked,
         pool=pool,
         prompt_tokens=prompt,
-        most_output=reservation.most_output,
+        most_output=most_output,
         reservation=reservation,
-        session=_session(client, caller, asked, pool),
-        fingerprint=hashlib.sha256(body).hexdigest(),
-        patience_s=_seconds(client.header(b"x-stainless-read-timeout")),
-        place=client.header(b"x-fairway-place")[:_TEXT_LIMIT],
-        client_request_id=client.header(b"x-request-id")[:_TEXT_LIMIT],
+        session=affinity.session_key(caller.user_id, given, asked.fields, pool.name),
+        # Not for secrecy, so the hash that begins fastest; others' bodies are never compared.
+        fingerprint=blake2b(body, digest_size=16).hexdigest(),
+        patience_s=_seconds(given.get(_PATIENCE, "")),
+        place=given.get(_PLACE, "")[:_TEXT_LIMIT],
+        client_request_id=given.get(_REQUEST_ID, "")[:_TEXT_LIMIT],
     )
+
+
+def _given(headers: Headers) -> dict[str, str]:
+    """Return those of our headers that the client sent; of two with one name the first."""
+    return {
+        _OF_INTEREST[name]: value.decode("latin-1")
+        for name, value in reversed(headers)
+        if name in _OF_INTEREST
+    }
 
 
 def _pool(services: Services, caller: Caller, asked: Asked) -> PoolSnapshot:
@@ -123,12 +147,12 @@ def _pool(services: Services, caller: Caller, asked: Asked) -> PoolSnapshot:
     return pool
 
 
-def _check_output(asked: Asked, limits: Limits, pool: PoolSnapshot) -> int | None:
-    scopes = (limits.key, limits.person, limits.group)
-    stated = [scope["max_output_tokens"] for scope in scopes if "max_output_tokens" in scope]
-    stated += [limit for limit in (pool.max_output_tokens, pool.context) if limit is not None]
-    most = min(stated, default=None)
-    if asked.max_tokens is not None and most is not None and asked.max_tokens > most:
+def _check_output(asked: Asked, caller: Caller, pool: PoolSnapshot) -> int | None:
+    stated = (caller.least("max_output_tokens"), pool.max_output_tokens, pool.context)
+    if stated == _NO_LIMITS:
+        return None
+    most = min(limit for limit in stated if limit is not None)
+    if asked.max_tokens is not None and asked.max_tokens > most:
         raise BadRequest(
             f"At most {most} tokens of output may be asked for.",
             param="max_tokens",
@@ -137,20 +161,13 @@ def _check_output(asked: Asked, limits: Limits, pool: PoolSnapshot) -> int | Non
     return most
 
 
-def _check_prompt(prompt: int, limits: Limits) -> None:
-    scopes = (limits.key, limits.person, limits.group)
-    stated = [scope["max_prompt_tokens"] for scope in scopes if "max_prompt_tokens" in scope]
-    if stated and prompt > min(stated):
+def _check_prompt(prompt: int, caller: Caller) -> None:
+    most = caller.least("max_prompt_tokens")
+    if most is not None and prompt > most:
         raise BadRequest(
-            f"The prompt has about {prompt} tokens; at most {min(stated)} may be sent.",
+            f"The prompt has about {prompt} tokens; at most {most} may be sent.",
             code="prompt_too_long",
         )
-
-
-def _session(client: Client, caller: Caller, asked: Asked, pool: PoolSnapshot) -> str:
-    named = first(client.headers, affinity.SESSION_HEADER.encode())
-    headers = {affinity.SESSION_HEADER: named.decode("latin-1")} if named else {}
-    return affinity.session_key(caller.user_id, headers, asked.fields, pool.name)
 
 
 def _seconds(text: str) -> float | None:

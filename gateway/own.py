@@ -32,11 +32,11 @@ async def models(services: Services, client: Client, name: str = "") -> None:
         if allowed is None or pool.name in allowed or shown in allowed
     ]
     if not name:
-        await _json(client, {"object": "list", "data": entries})
+        _json(client, {"object": "list", "data": entries})
         return
     for entry in entries:
         if entry["id"] == name:
-            await _json(client, entry)
+            _json(client, entry)
             return
     raise NotFound(
         f"The model `{name}` does not exist, or this key may not use it.", code="model_not_found"
@@ -66,7 +66,7 @@ async def key(services: Services, client: Client) -> None:
     mine = caller.key.key_id
     running = sum(holding.weight for holding in view.running if holding.key_id == mine)
     queued = sum(1 for standing in view.queued if standing.key_id == mine)
-    await _json(
+    _json(
         client,
         {
             "object": "key",
@@ -98,8 +98,8 @@ async def queue(services: Services, client: Client) -> None:
     caller = await _caller(services, client)
     view = await services.lookout.view()
     mine = [standing_json(s) for s in view.queued if s.user_id == caller.user_id]
-    await _json(client, {"object": "list", "data": mine, "waiting_in_all": len(view.queued)})
+    _json(client, {"object": "list", "data": mine, "waiting_in_all": len(view.queued)})
 
 
-async def _json(client: Client, value: Any) -> None:
-    await client.answer(200, _JSON, orjson.dumps(value))
+def _json(client: Client, value: Any) -> None:
+    client.answer(200, _JSON, orjson.dumps(value))

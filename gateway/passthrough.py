@@ -49,21 +49,20 @@ class _Reply:
 
     def head(self, status: int, headers: Headers) -> None:
         self.status, self.headers = status, headers
-        self._bell.ring()
 
     def body(self, data: bytes) -> None:
         self._chunks.append(data)
         self._size += len(data)
         if self._size > HIGH_WATER and self.call is not None:
             self.call.pause()
-        self._bell.ring()
 
     def end(self) -> None:
         self.ended = True
-        self._bell.ring()
 
     def lost(self, error: UpstreamError) -> None:
         self.ended, self.error = True, error
+
+    def turn(self) -> None:
         self._bell.ring()
 
     def take(self) -> bytes:
@@ -85,7 +84,9 @@ class Passthrough:
 
     async def serve(self, client: Client) -> None:
         """Pass one request on and its answer back."""
-        reply = _Reply(client.bell)
+        bell = Bell(client.loop)
+        client.on_left = bell.ring
+        reply = _Reply(bell)
         chunked = first(client.headers, b"content-length") is None and (
             first(client.headers, b"transfer-encoding") is not None
         )
@@ -95,14 +96,14 @@ class Passthrough:
                 self._target, self._head(client, chunked=chunked), reply, streamed=True
             )
         except TooLarge as error:
-            await client.answer(error.status, headers_of(error), body_of(error))
+            client.answer(error.status, headers_of(error), body_of(error))
             return
         reply.call = call
-        sending = asyncio.create_task(self._send_body(client, call, chunked=chunked))
+        sending = asyncio.create_task(self._send_body(client, call, bell, chunked=chunked))
         try:
-            await self._answer(client, reply, sending)
+            await self._answer(client, reply, bell, sending)
         except TooLarge as error:
-            await client.answer(error.status, headers_of(error), body_of(error))
+            client.answer(error.status, headers_of(error), body_of(error))
         except ClientGone:
             pass
         finally:
@@ -110,29 +111,29 @@ class Passthrough:
             sending.cancel()
             with contextlib.suppress(asyncio.CancelledError, ClientGone, TooLarge):
                 await sending
-            client.close()
+            client.on_left = None
 
     def _check_length(self, client: Client) -> None:
         raw = first(client.headers, b"content-length")
         limit = self._config.portal_body_limit
         if raw is not None and raw.isdigit() and int(raw) > limit:
-            raise TooLarge(
-                f"The body must not exceed {limit} bytes.", headers=((b"connection", b"close"),)
-            )
+            raise self._too_large(client)
+
+    def _too_large(self, client: Client) -> TooLarge:
+        client.keeps_alive = False
+        return TooLarge(f"The body must not exceed {self._config.portal_body_limit} bytes.")
 
     def _head(self, client: Client, *, chunked: bool) -> bytes:
-        scope = client.scope
-        path = scope["raw_path"]
-        if scope["query_string"]:
-            path += b"?" + scope["query_string"]
-        peer = (scope.get("client") or ("", 0))[0]
+        path = client.raw_path
+        if client.query:
+            path += b"?" + client.query
         headers = to_portal(
             client.headers,
-            peer=peer,
-            scheme=scope.get("scheme", "http"),
+            peer=client.peer,
+            scheme="http",
             trusted=self._config.trusted_proxies,
         )
-        lines = [scope["method"].encode() + b" " + path + b" HTTP/1.1"]
+        lines = [client.method.encode() + b" " + path + b" HTTP/1.1"]
         lines += [name + b": " + value for name, value in headers if name != b"x-request-id"]
         lines.append(b"x-request-id: " + client.request_id.encode())
         lines.append(b"connection: close")
@@ -140,54 +141,47 @@ class Passthrough:
             lines.append(b"transfer-encoding: chunked")
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
-    async def _send_body(self, client: Client, call: Call, *, chunked: bool) -> None:
-        """Stream the client's body, then watch for its leaving."""
+    async def _send_body(self, client: Client, call: Call, bell: Bell, *, chunked: bool) -> None:
+        """Stream the client's body on."""
         size = 0
-        while True:
-            message = await client.receive()
-            if message["type"] == "http.disconnect":
-                if not client.finished:
-                    client.gone = True
-                    client.bell.ring()
-                return
-            data = message.get("body", b"")
+        while data := await client.piece():
             size += len(data)
             if size > self._config.portal_body_limit:
-                client.bell.ring()
-                raise TooLarge(
-                    f"The body must not exceed {self._config.portal_body_limit} bytes.",
-                    headers=((b"connection", b"close"),),
-                )
-            more = message.get("more_body", False)
+                bell.ring()
+                raise self._too_large(client)
             if chunked:
-                data = (b"%x\r\n%b\r\n" % (len(data), data) if data else b"") + (
-                    b"" if more else _CHUNK_END
-                )
-            if data and not await call.write(data):
-                continue  # the portal has answered already; read on for the client's leaving
+                data = b"%x\r\n%b\r\n" % (len(data), data)
+            await call.write(data)  # nobody may take it any more; it is read all the same
+        if chunked:
+            await call.write(_CHUNK_END)
 
-    async def _answer(self, client: Client, reply: _Reply, sending: asyncio.Task[None]) -> None:
-        await self._until_head(client, reply, sending)
+    async def _answer(
+        self, client: Client, reply: _Reply, bell: Bell, sending: asyncio.Task[None]
+    ) -> None:
+        await self._until_head(client, reply, bell, sending)
         if not reply.status:
-            await portal_is_down(client)
+            portal_is_down(client)
             return
-        await client.head(reply.status, _answer_headers(reply.headers))
+        client.head(reply.status, _answer_headers(reply.headers))
         while not client.gone:
             if data := reply.take():
-                await client.write(data)
-            elif reply.ended:
+                client.write(data)
+                await client.drained()
+            elif reply.ended or client.method == "HEAD":
                 break
             else:
-                await client.bell.wait()
-        if reply.error is not None:
+                await bell.wait()
+        if reply.error is not None and client.method != "HEAD":
             client.cut()
         elif not client.gone:
-            await client.finish()
+            client.finish()
 
-    async def _until_head(self, client: Client, reply: _Reply, sending: asyncio.Task[None]) -> None:
+    async def _until_head(
+        self, client: Client, reply: _Reply, bell: Bell, sending: asyncio.Task[None]
+    ) -> None:
         """Wait for the portal's status, its death, its silence, or the client's leaving."""
         deadline_s = client.loop.time() + ANSWER_S
-        timer = client.loop.call_later(ANSWER_S, client.bell.ring)
+        timer = client.loop.call_later(ANSWER_S, bell.ring)
         try:
             while not reply.status and not reply.ended:
                 if client.gone:
@@ -196,7 +190,7 @@ class Passthrough:
                     raise why
                 if client.loop.time() >= deadline_s and sending.done():
                     return
-                await client.bell.wait()
+                await bell.wait()
         finally:
             timer.cancel()
 
@@ -209,7 +203,7 @@ def _answer_headers(headers: Headers) -> Headers:
     ]
 
 
-async def portal_is_down(client: Client) -> None:
+def portal_is_down(client: Client) -> None:
     """Say that the portal is away: JSON to programs, a small page to browsers."""
     accept = first(client.headers, b"accept") or b""
     error = Unavailable(
@@ -219,11 +213,11 @@ async def portal_is_down(client: Client) -> None:
     )
     headers = headers_of(error)
     body = body_of(error)
-    if b"text/html" in accept and not client.scope["path"].startswith("/v1"):
+    if b"text/html" in accept and not client.path.startswith("/v1"):
         headers = [h for h in headers if h[0] != b"content-type"]
         headers.append((b"content-type", b"text/html; charset=utf-8"))
         headers.append(
             (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")
         )
         body = _PAGE
-    await client.answer(503, [*headers, (b"cache-control", b"no-store")], body)
+    client.answer(503, [*headers, (b"cache-control", b"no-store")], body)

@@ -58,9 +58,7 @@ class Quota:
         self, caller: Caller, asked: Asked, prompt: int, most: int | None
     ) -> Reservation:
         """Return what a request reserves, or say that it could never be had."""
-        limits = await self.counted(
-            caller.limits, caller.service_class.value, identities_of(caller)
-        )
+        limits = await self.counted(caller.limits, caller.service_class.value, caller.identities)
         reservation = reserve(
             limits,
             await self.floors(limits),
@@ -74,12 +72,6 @@ class Quota:
             if limit.unit == "tokens" and 0 < limit.limit < reservation.tokens:
                 raise _never_fits(limit, reservation.tokens)
         return reservation
-
-
-def identities_of(caller: Caller) -> dict[str, str]:
-    """Return whose counters a caller draws on; behind an application key that of the end user."""
-    key = caller.key
-    return {"key": key.key_id, "person": caller.user_id, "group": key.group_id}
 
 
 class Standings:

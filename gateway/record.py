@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from functools import lru_cache
 
 import orjson
 
 from gateway.answer import Answer
 from gateway.client import Client
+from gateway.core.fields import PATH_OF
 from gateway.core.types import Grant, Outcome
 from gateway.errors import GatewayError, Stopped
 from gateway.intake import Order
@@ -44,6 +47,15 @@ class Story:
         if answer.is_stream and not usage.whole:
             return Outcome.FAILED
         return Outcome.SERVED
+
+    def evicted_as(self, *, is_draining: bool) -> Outcome:
+        """Return how a request ended that left the queue by our or its client's wish."""
+        if self.client.gone or isinstance(self.expired, Stopped):
+            return Outcome.EVICTED_CLIENT_GONE
+        if is_draining:
+            return Outcome.EVICTED_SHUTTING_DOWN
+        told = None if self.expired is None else self.expired.outcome
+        return told or Outcome.EVICTED_TIMED_OUT
 
     def prompt_tokens(self) -> int:
         """Return the engine's count, or ours when it took the prompt and told none."""
@@ -104,12 +116,12 @@ class Story:
         lasted_s = client.loop.time() - client.arrived_s
         record = UsageRecord(
             request_id=client.request_id,
-            arrived_at=client.arrived_at.isoformat(timespec="microseconds"),
+            arrived_at=stamp(client.arrived_at),
             key_id=key.key_id,
             user_id=key.user_id,
             group_id=key.group_id,
             service_class=order.caller.service_class,
-            route=order.path,
+            route=PATH_OF[order.kind],
             model=order.pool.name,
             replica_id=grant.replica_id if grant else "",
             outcome=outcome,
@@ -148,3 +160,15 @@ class Story:
         if answer.error is not None:
             return "engine_unreachable"
         return f"engine_{answer.status}" if answer.status != 200 else "engine_stream_broken"
+
+
+def stamp(at_s: float) -> str:
+    """Return an instant as ISO 8601 in UTC, with microseconds."""
+    microseconds = int(at_s * 1e6)
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{_second(seconds)}.{rest:06d}+00:00"
+
+
+@lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

@@ -1,168 +1,109 @@
-"""The HTTP server: uvicorn's, with the few things a gateway must add.
+"""The process's own HTTP server: listening sockets, connections, signals, the drain.
 
-* a request head that does not end, or is huge, is cut (uvicorn waits for ever);
-* the answer to what is not HTTP is JSON, like every other error;
-* an application that puts a callable under `fairway.left` hears at once that its client left;
-* an application may cut a client's connection (`fairway.abort`), because a client that stopped
-  reading can be got rid of in no other way, and a half answer must not look whole;
-* SIGTERM: queued requests leave with 503, running ones have `drain_s` to finish.
+SIGTERM, in this order: nothing new is accepted; for `GRACE_S` what was accepted is served as ever,
+for a client may be sending at this very moment; then the queue is sent away with 503 and idle
+connections are closed; what runs has `DRAIN_S` to end. A second signal ends at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 import socket
-from collections.abc import Callable, Mapping
-from types import FrameType, MappingProxyType
-from typing import Any, cast
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
+from gateway.app import Router
 from gateway.config import Config
-from gateway.errors import BadRequest, body_of
+from gateway.door import Door
+from gateway.inbound import Inbound
+from gateway.services import Services
 
-HEAD_S = 15.0
-HEAD_LIMIT = 64 * 1024
-HEADER_COUNT = 128
-KEEP_ALIVE_S = 75
+log = logging.getLogger("fairway.server")
+
+GRACE_S = 0.25
+FRESH_S = 1.0  # a connection that has never sent anything is given so long
+BACKLOG = 2048
+
+Open = Callable[[Config], AbstractAsyncContextManager[Services]]
 
 
-class Protocol(HttpToolsProtocol):
-    """One client's connection."""
+class Server:
+    """One gateway process from start to end."""
 
-    _head_size = 0
-    _head_timer: asyncio.TimerHandle | None = None
-    _extensions: Mapping[str, Callable[[], Any]] = MappingProxyType({})
+    def __init__(self, config: Config, open_services: Open) -> None:
+        self._config = config
+        self._open = open_services
+        self._stop = asyncio.Event()
+        self._now = asyncio.Event()  # asked twice
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
+    async def serve(self) -> None:
+        """Serve until told to stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        async with self._open(self._config) as services:
+            door = Door(loop, Router(services).begin)
+            listening = await self._listen(door)
+            ticking = asyncio.create_task(door.tick(), name="door")
+            try:
+                await self._stop.wait()
+                await self._drain(door, services, listening)
+            finally:
+                ticking.cancel()
+                listening.close()
+                for connection in tuple(door.connections):
+                    connection.abort()
+                await asyncio.sleep(0)  # so that each connection's owner hears of it
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timer()
-        cycle: Any = self.cycle  # None before the first request
-        is_early = cycle is not None and not cycle.response_complete
-        super().connection_lost(exc)
-        # Told directly: a task for each request that waits for this would cost as much as the
-        # whole of uvicorn's part.
-        left = self._extensions.get("fairway.left")
-        if is_early and left is not None:
-            left()
+    def _asked_to_stop(self) -> None:
+        if self._stop.is_set():
+            self._now.set()
+        self._stop.set()
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._head_size = 0
-        self._extensions = {
-            "fairway.abort": self.transport.abort,
-            "fairway.is_closing": self.transport.is_closing,
-        }
-        cast(dict[str, Any], self.scope)["extensions"] = self._extensions
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_S, self._head_is_late)
+    async def _listen(self, door: Door) -> asyncio.Server:
+        loop, config = asyncio.get_running_loop(), self._config
 
-    def data_received(self, data: bytes) -> None:
-        if self._head_timer is not None:
-            self._head_size += len(data)
-            if self._head_size > HEAD_LIMIT and not self._has_head(data):
-                self.send_400_response("")
-                return
-        super().data_received(data)
+        def accept() -> Inbound:
+            return Inbound(door)
 
-    @staticmethod
-    def _has_head(data: bytes) -> bool:
-        """Does a head end here? Then the rest is body, which has a limit of its own."""
-        return b"\r\n\r\n" in data
+        if config.fd is not None:
+            return await loop.create_server(accept, sock=_inherited(config.fd), backlog=BACKLOG)
+        return await loop.create_server(accept, config.host, config.port, backlog=BACKLOG)
 
-    def on_headers_complete(self) -> None:
-        self._stop_head_timer()
-        if self._is_ambiguous():
-            raise ValueError("ambiguous request")
-        super().on_headers_complete()
-
-    def _is_ambiguous(self) -> bool:
-        """Is it a head that another party might read differently, or that is too long?"""
-        hosts = lengths = size = 0
-        coding = None
-        for name, value in self.headers:
-            size += len(name) + len(value)
-            if name == b"host":
-                hosts += 1
-            elif name == b"content-length":
-                lengths += 1
-            elif name == b"transfer-encoding":
-                if coding is not None or value.lower() != b"chunked":
-                    return True
-                coding = value
-        needs_host = self.parser.get_http_version() != "1.0"
-        return (
-            hosts > 1
-            or (needs_host and hosts == 0)
-            or lengths > 1
-            or (coding is not None and lengths > 0)
-            or not self.url.startswith(b"/")
-            or size > HEAD_LIMIT
-            or len(self.headers) > HEADER_COUNT
+    async def _drain(self, door: Door, services: Services, listening: asyncio.Server) -> None:
+        loop = asyncio.get_running_loop()
+        stopped_s = loop.time()
+        for _ in range(2):  # whoever knocked before the signal is let in
+            await asyncio.sleep(0)
+        listening.close()
+        door.is_closing = True
+        await self._until(lambda: False, stopped_s + GRACE_S)
+        services.drain()
+        door.close_idle(fresh=False)
+        await self._until(
+            lambda: all(not one.is_fresh for one in door.connections), stopped_s + FRESH_S
         )
+        door.close_idle(fresh=True)
+        if not await self._until(
+            lambda: not door.connections, stopped_s + max(self._config.drain_s, GRACE_S)
+        ):
+            services.cut()
+            await self._until(lambda: not door.connections, loop.time() + GRACE_S)
 
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if not self.transport.is_closing():
-            self.transport.close()
-
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer in shape and close: whatever follows on this connection is not read."""
-        body = body_of(BadRequest("This is not a valid HTTP request.", code="invalid_http"))
-        head = (
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        )
-        self.transport.write(head + body)
-        self.transport.close()
+    async def _until(self, is_so: Callable[[], bool], end_s: float) -> bool:
+        """Wait for something; False when the time is up or nobody wants to wait any more."""
+        loop = asyncio.get_running_loop()
+        while not is_so():
+            if self._now.is_set() or loop.time() >= end_s:
+                return False
+            await asyncio.sleep(0.02)
+        return True
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, which tells the application when it is asked to stop."""
-
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_stop = on_stop
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # uvicorn would raise the signal once more at the end; having ended well is exit code 0.
-        self.force_exit = self.should_exit
-        self.should_exit = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Not at the signal: until the public socket is closed newcomers still arrive here, and
-        # those who have a slot elsewhere in a moment should not be sent away now.
-        self._on_stop()
-        await super().shutdown(sockets)
-
-
-def make_server(app: Any, config: Config, on_stop: Callable[[], None]) -> Server:
-    """Return the server for this process."""
-    return Server(
-        uvicorn.Config(
-            app,
-            host=config.host,
-            port=config.port,
-            loop="uvloop",
-            http=Protocol,
-            ws="none",
-            lifespan="on",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=config.drain_s,
-            backlog=2048,
-        ),
-        on_stop,
-    )
+def _inherited(fd: int) -> socket.socket:
+    """Return the supervisor's listening socket; its own copy stays open when ours is closed."""
+    listening = socket.socket(fileno=fd)
+    listening.setblocking(False)
+    return listening

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway import errors
 from gateway.answer import Buffers
@@ -13,24 +13,37 @@ from gateway.config import Config
 from gateway.core.estimate import Estimator
 from gateway.core.fields import Rules
 from gateway.core.types import LedgerView, Standing
+from gateway.counters import Counters
 from gateway.directory import Directory
+from gateway.errors import GatewayError
 from gateway.fleet.holds import Holds
 from gateway.fleet.prober import Fleet
 from gateway.fleet.watcher import Watcher
-from gateway.ledger.interface import Ledger
+from gateway.ledger.interface import Ledger, Refused
 from gateway.metrics import Metrics
 from gateway.quota import Quota
 from gateway.upstream import Upstream
 from gateway.usage import Outbox
 
 if TYPE_CHECKING:
-    from gateway.request import Request
     from gateway.stopping import Stops
 
 TICK_S = 0.5
 VIEW_AGE_S = 1.0
 OLDEST_VIEW_S = 5.0
 LOOK_SHARE = 0.1  # most of the time that may go into looking ahead, however long the queue
+
+
+class Live(Protocol):
+    """A request that waits or runs here, as far as others need to know it."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def pool_name(self) -> str: ...
+    def tick(self, now: float) -> None: ...
+    def stop(self, error: GatewayError) -> None: ...
+    def leave_queue(self, error: GatewayError) -> None: ...
 
 
 class Lookout:
@@ -64,8 +77,11 @@ class Lookout:
         return view
 
     async def standing(self, ticket_id: str) -> Standing | None:
-        """Return where one waiting request stands."""
-        view = await self.view()
+        """Return where one waiting request stands, None when nobody can say."""
+        try:
+            view = await self.view()
+        except Refused:
+            return None
         return next((one for one in view.queued if one.ticket_id == ticket_id), None)
 
 
@@ -75,6 +91,7 @@ class Services:
 
     config: Config
     directory: Directory
+    counters: Counters
     quota: Quota
     ledger: Ledger
     lookout: Lookout
@@ -87,7 +104,7 @@ class Services:
     watcher: Watcher
     stops: Stops
     estimator: Estimator = field(default_factory=Estimator)
-    live: set[Request] = field(default_factory=set)
+    live: set[Live] = field(default_factory=set)
     draining: bool = False
     rules: Rules = field(default_factory=Rules)
 
@@ -99,6 +116,7 @@ class Services:
             now = loop.time()
             for request in tuple(self.live):
                 request.tick(now)
+            self.observe()
             if self.fleet.is_held:
                 self._turn_away_measured()
             self.upstream.sweep()
@@ -106,15 +124,31 @@ class Services:
     def _turn_away_measured(self) -> None:
         """Tell those in line when a card that is measured is back; they need not wait for it."""
         for request in tuple(self.live):
-            until = self.fleet.measured_until(request.order.pool.name)
+            until = self.fleet.measured_until(request.pool_name)
             if until is not None:
                 request.leave_queue(errors.measuring(until))
+
+    def observe(self) -> None:
+        """Set the metrics that tell of this moment; another process may show them."""
+        metrics = self.metrics
+        metrics.flush()
+        metrics.live.set(len(self.live))
+        metrics.resent.inc(self.upstream.take_resent())
+        metrics.usage_lost.inc(self.outbox.take_given_up())
+        metrics.buffered.set(self.buffers.held)
+        metrics.outbox.set(self.outbox.waiting)
+        metrics.directory_age.set(min(self.directory.age_s, 1e6))
 
     def stop(self, request_id: str) -> None:
         """End a request its owner does not want any more, if it is one of this process."""
         for request in tuple(self.live):
-            if request.client.request_id == request_id:
+            if request.request_id == request_id:
                 request.stop(errors.stopped())
+
+    def cut(self) -> None:
+        """End what still runs: the time for the drain is up."""
+        for request in tuple(self.live):
+            request.stop(errors.shutting_down())
 
     def drain(self) -> None:
         """Take nothing new; what waits is told to come back, what runs may finish."""

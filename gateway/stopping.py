@@ -72,7 +72,7 @@ async def serve(services: Services, client: Client) -> None:
     """Serve one request of the portal."""
     if not allows_live(client.headers, services.config.secret_key):
         raise Forbidden("This needs a credential of the portal.")
-    if client.scope["method"] != "POST":
+    if client.method != "POST":
         raise MethodNotAllowed("Use POST.", headers=((b"allow", b"POST"),))
     try:
         asked = orjson.loads(await client.body(BODY_LIMIT))
@@ -90,4 +90,4 @@ async def serve(services: Services, client: Client) -> None:
     except (RedisError, OSError, TimeoutError):
         raise Unavailable("Redis is away for a moment; try again.", retry_after_s=2) from None
     body = orjson.dumps({"request_id": request_id, "asked": True})
-    await client.answer(202, [(b"content-type", b"application/json")], body)
+    client.answer(202, [(b"content-type", b"application/json")], body)

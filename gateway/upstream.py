@@ -3,7 +3,7 @@
 Callbacks instead of a coroutine per answer: what owns a slot must end exactly once whatever
 happens to the task that serves the client, and a streamed event must cost one wake-up, not two.
 
-Rule 1: after `send` the receiver hears exactly one ending: `end` or `lost`.
+Rule 1: after `send` the receiver hears exactly one ending: `end` or `lost`, and `turn` after it.
 Rule 2: `Call.close` closes the engine's connection at once; engines notice that and stop.
 Rule 3: a connection is used again only when the answer ended cleanly and the engine will not have
 closed it by then (engines close idle ones after 5 s). If it had died all the same, before any byte
@@ -86,7 +86,7 @@ class Call:
     over: bool = False
     _reused: bool = False
     _connecting: asyncio.Task[None] | None = None
-    _retried: bool = False
+    resent: bool = False  # a kept connection had died, and it was sent again
     _paused: bool = field(default=False)
 
     def begin(self) -> None:
@@ -104,6 +104,7 @@ class Call:
             connection = await self.pool.open(self.target)
         except (OSError, TimeoutError) as error:
             self._over(ConnectFailed(str(error) or type(error).__name__))
+            self.receiver.turn()
             return
         finally:
             self._connecting = None
@@ -131,8 +132,8 @@ class Call:
     def failed(self, connection: Connection, error: UpstreamError) -> None:
         """The connection broke (called by the connection)."""
         self.connection = None
-        if self._reused and not connection.bytes_seen and not self.over and not self._retried:
-            self._retried = True
+        if self._reused and not connection.bytes_seen and not self.over and not self.resent:
+            self.resent = True
             self.pool.resent += 1
             self._connecting = self.pool.loop.create_task(self._connect())
             return
@@ -154,6 +155,7 @@ class Call:
             connection.call = None
             connection.abort()
         self._over(Closed("closed by the gateway"))
+        self.receiver.turn()
 
     def pause(self) -> None:
         """Read no more for now."""

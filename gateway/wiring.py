@@ -50,10 +50,8 @@ def make_ledger(config: Config, outbox: Outbox) -> Ledger:
     return MemoryLedger(test_switch=config.test_clock, append_usage=append)
 
 
-@contextlib.asynccontextmanager
-async def services(config: Config) -> AsyncIterator[Services]:
-    """Run everything one gateway process needs."""
-    loop = asyncio.get_running_loop()
+def make(config: Config) -> Services:
+    """Put together everything one gateway process needs."""
     outbox = Outbox(_redis(config))
     ledger = make_ledger(config, outbox)
     fleet = Fleet(ledger, allowed=allowed_hosts(config.engine_hosts, [config.engine_url]))
@@ -70,11 +68,12 @@ async def services(config: Config) -> AsyncIterator[Services]:
     made = Services(
         config=config,
         directory=directory,
+        counters=counters,
         quota=Quota(counters, directory),
         ledger=ledger,
         lookout=Lookout(ledger),
         fleet=fleet,
-        upstream=Upstream(loop),
+        upstream=Upstream(asyncio.get_running_loop()),
         outbox=outbox,
         metrics=Metrics(config.metrics_dir),
         buffers=Buffers(config.stream_buffer, config.process_buffer),
@@ -85,17 +84,19 @@ async def services(config: Config) -> AsyncIterator[Services]:
     )
     made.stops.on_stop = made.stop
     made.metrics.collectors.append(FleetCollector(fleet, made.watcher))
+    return made
+
+
+@contextlib.asynccontextmanager
+async def services(config: Config) -> AsyncIterator[Services]:
+    """Run everything one gateway process needs."""
+    made = make(config)
+    parts = (
+        made.outbox, made.ledger, made.fleet, made.directory, made.counters, made.holds,
+        made.watcher, made.stops,
+    )  # fmt: skip
     async with contextlib.AsyncExitStack() as stack:
-        for part in (
-            outbox,
-            ledger,
-            fleet,
-            directory,
-            counters,
-            made.holds,
-            made.watcher,
-            made.stops,
-        ):
+        for part in parts:
             stack.push_async_callback(part.close)
             await part.start()
         ticking = asyncio.create_task(made.tick(), name="tick")

@@ -28,7 +28,11 @@ def session_key(
     `prompt_cache_key`, its `metadata.session_id`, else the model with the system prompt and the
     first user message, which every turn of a conversation repeats.
     """
-    named = _named(headers, body)
+    named = (
+        headers.get(SESSION_HEADER)
+        or _text_of(body.get("prompt_cache_key"))
+        or _of_metadata(body.get("metadata"))
+    )
     if named:
         return _digest(user_id, "named", named)
     opening = _opening(body)
@@ -37,14 +41,12 @@ def session_key(
     return _digest(user_id, "opening", model, *opening)
 
 
-def _named(headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-    metadata = body.get("metadata")
-    candidates = (
-        headers.get(SESSION_HEADER),
-        body.get("prompt_cache_key"),
-        metadata.get("session_id") if isinstance(metadata, dict) else None,
-    )
-    return next((c for c in candidates if isinstance(c, str) and c), "")
+def _of_metadata(metadata: object) -> str:
+    return _text_of(metadata.get("session_id")) if isinstance(metadata, dict) else ""
+
+
+def _text_of(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _opening(body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -83,12 +85,10 @@ def _text(content: object) -> str:
 
 
 def _digest(*parts: str) -> str:
-    hashed = blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:
-        raw = part.encode("utf-8", "surrogatepass")
-        # The length in front keeps ("ab", "c") and ("a", "bc") apart.
-        hashed.update(len(raw).to_bytes(8, "big") + raw)
-    return hashed.hexdigest()
+    raw = [part.encode("utf-8", "surrogatepass") for part in parts]
+    # The lengths keep ("ab", "c") and ("a", "bc") apart.
+    lengths = b"%d," * len(raw) % tuple(map(len, raw))
+    return blake2b(lengths + b"".join(raw), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def rendezvous(

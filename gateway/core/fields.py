@@ -28,6 +28,7 @@ ROUTES = {
     "/v1/messages": Kind.MESSAGES,
     "/v1/messages/count_tokens": Kind.COUNT_TOKENS,
 }
+PATH_OF = {kind: path for path, kind in ROUTES.items()}
 
 
 def _names(text: str) -> frozenset[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from gateway.core import tier
 from gateway.core.events import EventSplitter, data_of
 from gateway.core.fields import Kind
 
@@ -145,22 +146,25 @@ _READERS = {Kind.RESPONSES: read_response_event, Kind.MESSAGES: read_message_eve
 class StreamReader:
     """Bytes of a stream in, bytes for the client out; `usage` fills on the way."""
 
-    __slots__ = ("_drop_usage", "_passed", "_read", "_splitter", "chunks", "live", "usage")
+    __slots__ = ("_drop_usage", "_passed", "_read", "_splitter", "_tier", "chunks", "live", "usage")
 
-    def __init__(self, kind: Kind, *, drop_usage: bool, keep_chunks: bool = False) -> None:
+    def __init__(
+        self, kind: Kind, *, drop_usage: bool, keep_chunks: bool = False, names_tier: str = ""
+    ) -> None:
         self.usage = Usage()
         self.chunks: list[dict[str, Any]] | None = [] if keep_chunks else None
         self.live = False  # something other than comments came with the last bytes
         self._splitter = EventSplitter()
         self._read = _READERS.get(kind, read_chunk)
         self._drop_usage = drop_usage
+        self._tier = names_tier  # to be named in each event, "" for none
         self._passed = 0  # bytes of the incomplete event that were passed on already
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes from the engine and return the bytes the client gets now."""
         events = self._splitter.feed(data)
         self.live = False
-        if not self._drop_usage:
+        if not (self._drop_usage or self._tier):
             for event in events:
                 self._look(event)
             return data
@@ -171,7 +175,11 @@ class StreamReader:
         for event in events:
             if self._look(event) and not self._passed:
                 continue
-            out.append(event[self._passed :] if self._passed else event)
+            if self._passed:
+                event = event[self._passed :]
+            elif self._tier:
+                event = tier.in_event(event, self._tier)
+            out.append(event)
             self._passed = 0
         if self._splitter.held > HOLD_BACK:
             held = self._splitter.incomplete()
@@ -184,7 +192,7 @@ class StreamReader:
         rest = self._splitter.rest()
         if rest:
             self._look(rest)
-        return rest[self._passed :] if self._drop_usage else b""
+        return rest[self._passed :] if self._drop_usage or self._tier else b""
 
     def _look(self, event: bytes) -> bool:
         """Read one event; True when it is the usage chunk that only we asked for."""
@@ -210,12 +218,16 @@ class StreamReader:
 
 
 class PlainReader:
-    """Reads usage out of an answer that is one JSON document."""
+    """Reads usage out of an answer that is one JSON document.
 
-    __slots__ = ("_head", "_head_size", "_tail", "live", "usage")
+    One that is to name its tier is held until its end, unless it is very long.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_head", "_head_size", "_tail", "_tier", "live", "usage")
+
+    def __init__(self, names_tier: str = "") -> None:
         self.usage = Usage()
+        self._tier = names_tier
         self.live = True
         self._head: list[bytes] = []
         self._head_size = 0
@@ -223,20 +235,25 @@ class PlainReader:
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes from the engine; they all go on to the client."""
-        if self._head_size < PLAIN_KEEP:
-            self._head.append(data)
-            self._head_size += len(data)
-        else:
+        if self._head_size >= PLAIN_KEEP:
             self._tail = (self._tail + data)[-4096:]
-        return data
+            return data
+        self._head.append(data)
+        self._head_size += len(data)
+        if not self._tier:
+            return data
+        if self._head_size >= PLAIN_KEEP:
+            self._tier = ""
+            return b"".join(self._head)
+        return b""
 
     def close(self) -> bytes:
-        """The answer has ended: read it."""
+        """The answer has ended: read it, and return what was held of it."""
         head = b"".join(self._head)
         self._head.clear()
         if not self._tail:
             self._read(head)
-            return b""
+            return tier.in_body(head, self._tier) if self._tier else b""
         match = _USAGE.search(self._tail) or _USAGE.search(head)
         if match:
             self.usage.take(orjson.loads(match.group(1)))

@@ -79,7 +79,7 @@ def test_pure_rooms_need_the_standard_library_only(room: str, added: set[str]) -
 def test_running_gateway_loads_no_django() -> None:
     """The gateway's process never loads Django, whatever its imports import in turn."""
     code = (
-        "import sys, gateway.app, gateway.asgi\n"
+        "import sys, gateway.wiring, gateway.server\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('django', 'portal')])"
     )
     done = subprocess.run(

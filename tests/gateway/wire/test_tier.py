@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.gateway.wire.conftest import Stage
@@ -33,3 +35,19 @@ def test_flex_runs_as_batch_and_batch_stays_batch(
     record = stage.books.record_of(answer.headers["x-request-id"])
     assert record.service_class == ran_as
     assert "service_tier" not in stage.witness.records(f"tier-{key_class}-{asked}")[0].body
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("asked", "named"), [("flex", "flex"), ("auto", "default"), (None, None)])
+def test_the_answer_names_the_tier_to_who_asked(
+    stage: Stage, asked: str | None, named: str | None, stream: bool
+) -> None:
+    """Each chunk and each plain answer names the tier used, and only where one was asked for."""
+    body = chat(stream=stream) | ({"service_tier": asked} if asked else {})
+
+    answer = stage.ask(stage.books.key(), body)
+
+    lines = answer.text.splitlines() if stream else [f"data: {answer.text}"]
+    told = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert told
+    assert {one.get("service_tier") for one in told} == {named}
