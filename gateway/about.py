@@ -33,7 +33,9 @@ async def answer(services: Services, client: Client, path: str) -> None:
     elif path == "/internal/live":
         if not allows_live(client.headers, services.config.secret_key):
             raise Forbidden("This needs a credential of the portal.")
-        client.answer(200, _JSON, await live(services))
+        status, picture = await live(services)
+        headers = _JSON if status == 200 else [*_JSON, (b"retry-after", b"2")]
+        client.answer(status, headers, picture)
     elif path == "/internal/quota":
         await card.serve(services, client)
     elif path == "/internal/hold":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import defaultdict
 from typing import Any
@@ -13,16 +12,26 @@ from gateway.core.types import LedgerView, ServiceClass, Standing
 from gateway.services import Services
 from quotas.snapshots.live import Live, QueuedLive, RunningLive
 
+ANSWER_S = 1.0  # the portal waits a second and a half
 
-async def live(services: Services) -> bytes:
-    """Return `quotas.snapshots.live.Live` as JSON."""
-    view = await services.lookout.view()
+
+async def live(services: Services) -> tuple[int, bytes]:
+    """Return a status and `quotas.snapshots.live.Live` as JSON.
+
+    While nobody can say who runs and who waits the status is 503: whoever does not read
+    `queue_known` must not take an unknown queue for an empty one.
+    """
+    view = await services.lookout.picture(ANSWER_S)
+    is_known = view is not None
+    if view is None:
+        view = LedgerView(0, False, (), (), {}, {})
     held: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for holding in view.running:
         is_batch = holding.service_class is ServiceClass.BATCH
         held[holding.replica_id][is_batch] += holding.weight
+    looked_at = services.lookout.looked_at
     picture = Live(
-        at=time.time(),
+        at=looked_at if is_known else time.time(),
         open=view.open,
         engines=services.fleet.engines({name: (a, b) for name, (a, b) in held.items()}),
         queued=tuple(_queued(standing) for standing in view.queued),
@@ -42,11 +51,20 @@ async def live(services: Services) -> bytes:
         expected_wait_s=_newcomer_waits(services, view),
         batch_limit=dict(view.batch_limit),
         borrowed=dict(view.borrowed),
-        ledger="ok" if view.open else "closed for starts after a loss of Redis",
+        ledger=_ledger_words(view, is_known=is_known),
         verdicts=services.watcher.current(),
         waited_s=services.watcher.waited_s,
+        queue_known=is_known,
+        queue_at=looked_at or None,
+        worker_at=services.watcher.worker_at,
     )
-    return orjson.dumps(dataclasses.asdict(picture))
+    return (200 if is_known else 503), orjson.dumps(picture)
+
+
+def _ledger_words(view: LedgerView, *, is_known: bool) -> str:
+    if not is_known:
+        return "away: the scheduler's Redis does not answer"
+    return "ok" if view.open else "closed for starts after a loss of Redis"
 
 
 def _queued(standing: Standing) -> QueuedLive:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 TICK_S = 0.5
 VIEW_AGE_S = 1.0
 OLDEST_VIEW_S = 5.0
+STALE_S = 15.0
+FIRST_LOOK_S = 5.0
 LOOK_SHARE = 0.1  # most of the time that may go into looking ahead, however long the queue
 
 
@@ -54,6 +56,7 @@ class Lookout:
 
     def __init__(self, ledger: Ledger) -> None:
         self.looked_at = 0.0  # Unix seconds of the last picture
+        self._last: LedgerView | None = None
         self._ledger = ledger
         self._looked_s = float("-inf")
         self._took_s = 0.0
@@ -66,6 +69,8 @@ class Lookout:
         if self._looking is None or now - self._looked_s >= lasts_s:
             self._looked_s = now
             self._looking = asyncio.ensure_future(self._look())
+            # Looked at, so that asyncio does not complain when whoever asked has left.
+            self._looking.add_done_callback(lambda look: look.cancelled() or look.exception())
         # Shielded: the look is shared, and whoever asked first may leave.
         return await asyncio.shield(self._looking)
 
@@ -73,8 +78,19 @@ class Lookout:
         loop, self._took_s = asyncio.get_running_loop(), 0.0
         began_s, began_at = loop.time(), time.time()
         view = await self._ledger.view()
-        self._took_s, self.looked_at = loop.time() - began_s, began_at
+        self._took_s, self.looked_at, self._last = loop.time() - began_s, began_at, view
         return view
+
+    async def picture(self, within_s: float) -> LedgerView | None:
+        """Return a picture in this time: the last one if a new one takes longer, else None.
+
+        A busy machine is no reason to know nothing; fifteen seconds of silence are.
+        """
+        try:
+            async with asyncio.timeout(within_s if self._last else FIRST_LOOK_S):
+                return await self.view()
+        except (Refused, OSError, TimeoutError):
+            return self._last if time.time() - self.looked_at <= STALE_S else None
 
     async def standing(self, ticket_id: str) -> Standing | None:
         """Return where one waiting request stands, None when nobody can say."""

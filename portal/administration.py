@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from portal import words
-from portal.status import reading, source
+from portal.status import reading, shapes, source
 from quotas.models import ApiKey, CapacityDecision, QuotaRequest, UsageHour, User
 from quotas.reports import Period
 
@@ -34,14 +34,16 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _load(card: reading.Reading) -> dict[str, Any]:
+def _load(card: shapes.Reading) -> dict[str, Any]:
     """Return each model's load as a table; what was not heard is unknown."""
     rows = [
         [
             pool.name,
             pool.word,
             "unknown" if pool.slots is None else f"{pool.held_all} of {pool.slots}",
-            f"{pool.waiting['interactive']} + {pool.waiting['batch']}",
+            f"{pool.waiting['interactive']} + {pool.waiting['batch']}"
+            if pool.queue_known
+            else "unknown",
             words.about(pool.wait_s["interactive"]),
             words.about(pool.wait_s["batch"]),
         ]

@@ -68,10 +68,12 @@ def measure(run_id: str) -> None:
 
 
 @shared_task
-def measure_engine(name: str, *, quick: bool = False) -> None:
-    """Plan and start a measurement; for a periodic task in quiet hours."""
+def measure_engine(name: str, *, quick: bool = False, announced_min: float = 10.0) -> None:
+    """Plan and start a measurement; for a periodic task in quiet hours. People see it coming."""
     replica = Replica.objects.get(name=name)
-    run = capacity.request(replica=replica, wishes=capacity.QUICK if quick else None)
+    run = capacity.request(
+        replica=replica, wishes=capacity.QUICK if quick else None, in_s=60 * announced_min
+    )
     measure.delay(run.public_id)
 
 

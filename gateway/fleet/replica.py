@@ -230,6 +230,7 @@ class Replica:
             tokens_out_per_s=rates.tokens_out_per_s,
             tokens_in_per_s=rates.tokens_in_per_s,
             note=self.note(now_s),
+            measured_share=None if reading is UNKNOWN else self.pace.share,
             settings_changed=self.settings_changed(),
         )
 

@@ -72,6 +72,7 @@ class Watcher:
     ) -> None:
         self.verdicts: tuple[VerdictLive, ...] = ()
         self.waited_s: dict[str, dict[str, dict[str, float]]] = {}  # pool, class, blocker
+        self.worker_at = wall()  # when the Celery worker last reported, or since when we listen
         self.books: tuple[Gauge, ...] = ()  # what the books want shown on the metrics page
         self._queue: dict[str, dict[str, dict[str, float | None]]] = {}  # pool, class, name
         self._redis = client
@@ -154,7 +155,9 @@ class Watcher:
         """Read what replicas were measured at, and the books' own numbers."""
         raw, told = await asyncio.gather(self._redis.hgetall(MEASURED), self._redis.get(EXPORTS))
         try:
-            self.books = tuple(exports.from_json(told)[1]) if told else ()
+            at, gauges = exports.from_json(told) if told else (0.0, [])
+            self.books = tuple(gauges)
+            self.worker_at = max(self.worker_at, at)
         except (ValueError, TypeError, KeyError):
             self.books = ()
         found: dict[str, Measured] = {}

@@ -18,9 +18,9 @@ from gateway.ledger.dispatch import Dispatcher
 from gateway.ledger.interface import KeyPolicy, UserPolicy
 from gateway.ledger.state import Entry, Flow, LedgerState
 
-#: Work of one look ahead, in tickets at the head of a flow that are compared: a quarter of a
+#: Work of one look ahead, in tickets at the head of a flow that are compared: a tenth of a
 #: second. What starts later is told by the pace until then.
-MOST_COMPARED = 30_000
+MOST_COMPARED = 12_000
 #: Starts after some wait that make a pace.
 LEAST_STARTS = 8
 NEWCOMER = "(newcomer)"  # no real id has brackets

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from portal.status import reading
+from portal.status import shapes
 from portal.status.views import reading_for
 from quotas.models import CapacityRun, Pool
 
@@ -19,7 +19,7 @@ class Model:
     """One model as people choose it; None is unknown."""
 
     pool: Pool
-    now: reading.PoolReading | None
+    now: shapes.PoolReading | None
     slots: int
     engines: tuple[str, ...]
     measured: CapacityRun | None

@@ -15,7 +15,7 @@ from portal.charts import Tick
 from portal.docs import errors, guides, pages, slope
 from portal.keys import snippets
 from portal.keys.views import model_that_is_up
-from portal.status import reading
+from portal.status import shapes
 from quotas import limits as limit_specs
 from quotas.models import Card, Pool
 from quotas.services import limits
@@ -66,7 +66,7 @@ def _facts() -> dict[str, Any]:
         "limit_table": _limit_table(),
         "time_zone": settings.TIME_ZONE,
         "key_pattern": keyformat.PATTERN,
-        "handicap_min": int(reading.HANDICAP_S // 60),
+        "handicap_min": int(shapes.HANDICAP_S // 60),
         "cards": Card.objects.all(),
         "pools": Pool.objects.all(),
         **_ordering(),
@@ -75,7 +75,7 @@ def _facts() -> dict[str, Any]:
 
 def _ordering() -> dict[str, Any]:
     """Return the pictures of the ordering page."""
-    handicap_s = reading.HANDICAP_S
+    handicap_s = shapes.HANDICAP_S
     return {
         "frames": slope.frames(handicap_s),
         "slope": {

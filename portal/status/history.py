@@ -79,10 +79,34 @@ class _Bin(Func):
     output_field = DateTimeField()
 
 
+class _FourHours(_Bin):
+    """The same over four hours."""
+
+    template = "%(function)s(interval '4 hours', %(expressions)s, timestamptz 'epoch')"
+
+
 def last_day(pool: str, now: dt.datetime) -> DayChart:
     """Return the last 24 hours of a pool in half hours; hours without a look are unknown."""
-    end = _half_start(now) + HALF_HOUR
-    start = end - dt.timedelta(hours=24)
+    return _read(pool, now.replace(minute=now.minute // 30 * 30, second=0, microsecond=0), _Bin)
+
+
+def last_week(pool: str, now: dt.datetime) -> DayChart:
+    """Return the last seven days of a pool in pieces of four hours."""
+    seconds = now.timestamp()
+    last = dt.datetime.fromtimestamp(seconds - seconds % (4 * 3600), dt.UTC)
+    return _read(pool, last, _FourHours, dt.timedelta(hours=4), 42)
+
+
+def _read(
+    pool: str,
+    last: dt.datetime,
+    bin_of: type[_Bin],
+    step: dt.timedelta = HALF_HOUR,
+    count: int = 48,
+) -> DayChart:
+    """Return so many pieces of time, the last of which begins at `last`."""
+    end = last + step
+    start = end - count * step
     rank = Case(
         *(When(verdict=word, then=Value(place)) for place, word in enumerate(WORST_LAST)),
         default=Value(-1),
@@ -90,7 +114,7 @@ def last_day(pool: str, now: dt.datetime) -> DayChart:
     )
     rows: Any = (
         PoolMinute.objects.filter(pool=pool, minute__gte=start, minute__lt=end)
-        .annotate(half=_Bin("minute"))
+        .annotate(half=bin_of("minute"))
         .values("half")
         .annotate(
             interactive=Avg("held_interactive"),
@@ -101,13 +125,9 @@ def last_day(pool: str, now: dt.datetime) -> DayChart:
         )
     )
     found = {row["half"]: row for row in rows}
-    halves = [_half(start + HALF_HOUR * n, found.get(start + HALF_HOUR * n)) for n in range(48)]
+    halves = [_half(start + step * n, found.get(start + step * n)) for n in range(count)]
     slots = max((row["slots_now"] or 0 for row in found.values()), default=0)
     return chart(halves, slots)
-
-
-def _half_start(now: dt.datetime) -> dt.datetime:
-    return now.replace(minute=now.minute // 30 * 30, second=0, microsecond=0)
 
 
 def _half(start: dt.datetime, row: dict[str, Any] | None) -> Half:
@@ -144,13 +164,19 @@ def chart(halves: list[Half], slots: float) -> DayChart:
         charts.Tick(round(base - n * per_slot, 1), f"{n:g}")
         for n in sorted({0.0, round(top / 2), top})
     )
-    labels = tuple(
-        charts.Tick(round(pitch * (number + 0.5), 2), f"{timezone.localtime(half.start):%H:%M}")
-        for number, half in enumerate(halves)
-        if timezone.localtime(half.start).minute == 0
-        and timezone.localtime(half.start).hour % 6 == 0
-    )
-    return DayChart(tuple(halves), tuple(bars), tuple(bands), levels, labels)
+    return DayChart(tuple(halves), tuple(bars), tuple(bands), levels, _labels(halves, pitch))
+
+
+def _labels(halves: list[Half], pitch: float) -> tuple[charts.Tick, ...]:
+    """Return every sixth hour of a day, or the days of a week."""
+    starts = [timezone.localtime(half.start) for half in halves]
+    if len(starts) > 1 and starts[1] - starts[0] > HALF_HOUR:
+        found = [(n, f"{at:%a}") for n, at in enumerate(starts) if at.hour < 4]
+    else:
+        found = [
+            (n, f"{at:%H:%M}") for n, at in enumerate(starts) if at.minute == 0 and at.hour % 6 == 0
+        ]
+    return tuple(charts.Tick(round(pitch * (n + 0.5), 2), text) for n, text in found)
 
 
 def days(pool: str, now: dt.datetime) -> list[DayState]:

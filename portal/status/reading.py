@@ -8,165 +8,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from portal.status import drawing, sentences
 from portal.status.sentences import CLASSES
+from portal.status.shapes import (
+    HANDICAP_S,
+    VERDICTS,
+    Engine,
+    Lane,
+    Place,
+    PoolReading,
+    Reading,
+    Verdict,
+)
 from portal.status.source import Heard
 from quotas.snapshots.live import EngineLive, Live, QueuedLive, RunningLive
 
-HANDICAP_S = 600.0  # BATCH_HANDICAP_S of the scheduler
+WORKER_SILENT_S = 25.0  # it reports every ten seconds
 STALE_S = 15.0  # an engine not heard for longer is unknown
 UP = frozenset({"up", "busy", "draining"})
 SILENT = frozenset({"suspect", "unknown"})
 LANES_SHOWN = 16
 QUEUE_SHOWN = 50
 
-VERDICTS = {
-    "ok": "OK",
-    "busy": "Busy",
-    "saturated": "Saturated",
-    "overloaded": "Overloaded",
-    "down": "Down",
-    "unknown": "Unknown",
-}
 ENGINE_LAMPS = {
     "up": "ok", "busy": "busy", "loading": "busy", "draining": "busy", "asleep": "unknown",
     "suspect": "unknown", "unknown": "unknown", "down": "overloaded",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One slot of a pool and who holds it."""
-
-    number: int
-    holder: str  # interactive, batch, free, unknown
-    letter: str = ""
-    yours: bool = False
-    running_s: float | None = None
-    width: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One waiting request in the table."""
-
-    position: int
-    service_class: str
-    letter: str
-    yours: bool
-    key_id: str
-    ticket_id: str
-    queued_s: float
-    head_start_s: float
-    why: str
-    wait_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How full a pool is for one class, judged over minutes and hours."""
-
-    state: str
-    since: datetime | None
-    cause: str  # in words; "" when there is none
-    ratio: float | None
-
-    @property
-    def word(self) -> str:
-        """Return the state as its word."""
-        return VERDICTS[self.state]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolReading:
-    """One model now."""
-
-    name: str
-    engines: tuple[str, ...]
-    state: str
-    slots: int | None  # None: unknown
-    held: dict[str, int]
-    waiting: dict[str, int]
-    wait_s: dict[str, float | None]
-    people: int
-    lanes: tuple[Lane, ...]
-    lanes_more: int
-    places: tuple[Place, ...]
-    places_more: int
-    marks: tuple[drawing.Mark, ...]
-    batch_limit: int | None
-    borrowed: bool
-    verdicts: dict[str, Verdict]  # by class; empty: the gateway judges nothing yet
-    blockers: dict[str, int]  # why those who wait now wait
-    silent_since: datetime | None
-
-    @property
-    def word(self) -> str:
-        """Return the state as its word."""
-        return VERDICTS[self.state]
-
-    @property
-    def next(self) -> drawing.Mark | None:
-        """Return the mark of the request that starts next, unless it hides in a crowd."""
-        if not self.places or self.slots is None:
-            return None
-        first = self.places[0]
-        x = drawing.water_x(first.head_start_s, HANDICAP_S)
-        return next(
-            (m for m in self.marks if m.x == x and m.service_class == first.service_class), None
-        )
-
-    @property
-    def next_y(self) -> int:
-        """Return the height of that mark's middle in the drawing."""
-        mark = self.next
-        return 214 if mark is None or mark.service_class == "batch" else (70, 117)[mark.row]
-
-    @property
-    def held_all(self) -> int:
-        """Return the slots held by both classes."""
-        return sum(self.held.values())
-
-    @property
-    def waiting_all(self) -> int:
-        """Return the requests waiting in both classes."""
-        return sum(self.waiting.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """One row of the engines table; None is unknown."""
-
-    live: EngineLive
-    lamp: str
-    running: int | None
-    queued: int
-    seen_at: datetime | None
-    current: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Everything a page may show of this moment."""
-
-    state: str
-    sentence: str
-    headline: str
-    at: datetime | None  # when the numbers were true; None: there are none
-    last_at: datetime | None
-    pools: tuple[PoolReading, ...]
-    engines: tuple[Engine, ...]
-    strip: drawing.Strip | None
-    strip_text: str
-    queue_store: str  # "ok", or what is wrong with it
-
-    @property
-    def word(self) -> str:
-        """Return the verdict as its word."""
-        return VERDICTS[self.state]
 
 
 def owner_of(flow: str) -> str:
@@ -186,9 +56,9 @@ def moment(seconds: float | None) -> datetime | None:
 
 def read(heard: Heard, *, reader_id: str, secret: str) -> Reading:
     """Return the reading of what was heard, for one reader ("" for everybody)."""
-    if heard.live is None:
+    live = heard.live or heard.partial
+    if live is None:
         return _unheard(heard)
-    live = heard.live
     hour = int(live.at // 3600)
     people = [q.user_id for q in live.queued] + [r.user_id for r in live.running]
     letters = drawing.letters(people, secret, hour)
@@ -200,9 +70,9 @@ def read(heard: Heard, *, reader_id: str, secret: str) -> Reading:
     strip, text = _strip(front) if front else (None, "No engine is registered")
     sentence = sentences.card_line(live, pools, front)
     return Reading(
-        state=state if live.open else "unknown",
+        state=state if live.open and live.queue_known else "unknown",
         sentence=sentence,
-        headline=sentences.headline(sentence, front, is_open=live.open),
+        headline=sentences.headline(sentence, front, is_open=live.open and live.queue_known),
         at=moment(live.at),
         last_at=moment(heard.last_at),
         pools=pools,
@@ -210,7 +80,17 @@ def read(heard: Heard, *, reader_id: str, secret: str) -> Reading:
         strip=strip,
         strip_text=text,
         queue_store=live.ledger,
+        queue_known=live.queue_known,
+        queue_at=moment(live.at if live.queue_known else live.queue_at),
+        worker_silent_since=_worker_silent_since(live),
     )
+
+
+def _worker_silent_since(live: Live) -> datetime | None:
+    """Return since when the worker has not reported, if that is too long ago."""
+    if live.worker_at is None or live.at - live.worker_at <= WORKER_SILENT_S:
+        return None
+    return moment(live.worker_at)
 
 
 def _unheard(heard: Heard) -> Reading:
@@ -218,6 +98,7 @@ def _unheard(heard: Heard) -> Reading:
     return Reading(
         "unknown", silence, silence, None, moment(heard.last_at),
         (), (), None, "Slots and queue unknown: the gateway does not answer", "unknown",
+        False, moment(heard.last_at), None,
     )  # fmt: skip
 
 
@@ -231,7 +112,7 @@ def _pool(live: Live, name: str, letters: dict[str, str], reader_id: str) -> Poo
     queued = [ticket for ticket in live.queued if ticket.pool == name]
     running = [ticket for ticket in live.running if ticket.pool == name]
     heard = [engine for engine in engines if is_current(engine, live.at)]
-    lanes = _lanes(engines, running, letters, reader_id, live.at)
+    lanes = _lanes(engines, running, letters, reader_id, live.at, queue_known=live.queue_known)
     silent = [engine.seen_at for engine in engines if engine.state in SILENT]
     waits = live.expected_wait_s.get(name, {})
     verdicts = _verdicts(live, name)
@@ -239,7 +120,7 @@ def _pool(live: Live, name: str, letters: dict[str, str], reader_id: str) -> Poo
         name=name,
         engines=tuple(engine.name for engine in engines),
         state=_state(live, engines, queued, running, verdicts),
-        slots=sum(engine.slots for engine in heard) if heard else None,
+        slots=sum(engine.slots for engine in heard) if heard and live.queue_known else None,
         held={kind: sum(r.weight for r in running if r.service_class == kind) for kind in CLASSES},
         waiting={kind: sum(q.service_class == kind for q in queued) for kind in CLASSES},
         wait_s={kind: waits.get(kind) for kind in CLASSES},
@@ -253,7 +134,12 @@ def _pool(live: Live, name: str, letters: dict[str, str], reader_id: str) -> Poo
         borrowed=live.borrowed.get(name, False),
         verdicts=verdicts,
         blockers=dict(Counter(ticket.blocker for ticket in queued)),
+        reasons=tuple(
+            (sentences.CAUSES.get(blocker, "the scheduler's next turn"), count)
+            for blocker, count in Counter(ticket.blocker for ticket in queued).most_common()
+        ),
         silent_since=moment(max((at for at in silent if at), default=None)) if silent else None,
+        queue_known=live.queue_known,
     )
 
 
@@ -288,6 +174,8 @@ def _state(
     Saturated and overloaded need half an hour and more of samples; a moment cannot tell. Own
     caps are nobody's overload.
     """
+    if not live.queue_known:
+        return "unknown"
     if not any(is_current(engine, live.at) for engine in engines):
         down = engines and all(engine.state == "down" for engine in engines)
         return "down" if down else "unknown"
@@ -304,6 +192,8 @@ def _lanes(
     letters: dict[str, str],
     reader_id: str,
     at: float,
+    *,
+    queue_known: bool,
 ) -> tuple[Lane, ...]:
     """Return the slots, engine by engine: interactive, then batch, the longest first."""
     lanes: list[Lane] = []
@@ -324,7 +214,7 @@ def _lanes(
             )
             for place, ticket in enumerate(held)
         ]
-        rest = "free" if is_current(engine, at) else "unknown"
+        rest = "free" if is_current(engine, at) and queue_known else "unknown"
         lanes += [Lane(len(lanes) + place + 1, rest) for place in range(engine.slots - len(held))]
     return tuple(lanes)
 
@@ -357,11 +247,12 @@ def _place(ticket: QueuedLive, letters: dict[str, str], reader_id: str) -> Place
 def _engine(live: Live, engine: EngineLive) -> Engine:
     current = is_current(engine, live.at)
     lamp = ENGINE_LAMPS.get(engine.state, "unknown")
+    is_known = current and live.queue_known
     return Engine(
         live=engine,
         lamp=lamp if current or engine.state in {"down", "loading"} else "unknown",
-        running=engine.held_interactive + engine.held_batch if current else None,
-        queued=sum(q.pool == engine.pool for q in live.queued),
+        running=engine.held_interactive + engine.held_batch if is_known else None,
+        queued=sum(q.pool == engine.pool for q in live.queued) if live.queue_known else None,
         seen_at=moment(engine.seen_at),
         current=current,
     )

@@ -5,13 +5,9 @@ No I/O, no clock, no HTML; sentences say what happens and when, in the reader's 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from portal import words
+from portal.status.shapes import PoolReading
 from quotas.snapshots.live import Live, QueuedLive
-
-if TYPE_CHECKING:
-    from portal.status.reading import PoolReading
 
 CLASSES = ("interactive", "batch")
 BLOCKERS = {
@@ -50,6 +46,8 @@ def why(ticket: QueuedLive) -> str:
 
 def card_line(live: Live, pools: tuple[PoolReading, ...], front: PoolReading | None) -> str:
     """Return the sentence of the card line, on every page."""
+    if not live.queue_known:
+        return "Who runs and who waits is unknown: the scheduler's Redis does not answer."
     if not live.open:
         return "New starts pause for a few seconds while the gateway counts what is running."
     if front is None:
@@ -105,6 +103,8 @@ def strip_text(pool: PoolReading) -> str:
             f"{pool.held['batch']} batch."
         )
     waiting = pool.waiting
+    if not pool.queue_known:
+        return "Slots and queue unknown: the scheduler's Redis does not answer."
     parts.append(f"Waiting: {waiting['interactive']} interactive, {waiting['batch']} batch.")
     if pool.places:
         article = "an interactive" if pool.places[0].service_class == "interactive" else "a batch"

@@ -18,12 +18,14 @@ import structlog
 from django.conf import settings
 
 from quotas.snapshots import credentials, live
+from quotas.snapshots.live import Live
 
 log = structlog.get_logger(__name__)
 
 FRESH_S = 1.0
 TIMEOUT_S = 1.5
 CREDENTIAL_S = 60
+SERVICE_UNAVAILABLE = 503
 Row = TypeVar("Row")
 
 
@@ -32,9 +34,10 @@ class Heard:
     """What came of asking the gateway."""
 
     asked_at: float  # Unix seconds
-    live: live.Live | None  # None: nothing that may be called current
+    live: Live | None  # None: nothing that may be called current
     last_at: float | None  # when it last answered this process; None: never yet
     problem: str = ""
+    partial: Live | None = None  # what it still knows while the scheduler's store is away
 
 
 def decode(raw: Mapping[str, Any]) -> live.Live:
@@ -114,12 +117,15 @@ class Source:
         last_at = self._heard.last_at if self._heard else None
         try:
             answer = self._client.get(self._url, headers=self._headers(now))
-            answer.raise_for_status()
+            if answer.status_code != SERVICE_UNAVAILABLE:
+                answer.raise_for_status()
             heard = decode(answer.json())
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             if self._heard is None or self._heard.live is not None:
                 log.warning("gateway_not_heard", error=type(error).__name__, detail=str(error))
             return Heard(time.time(), None, last_at, problem=type(error).__name__)
+        if not heard.queue_known:
+            return Heard(time.time(), None, last_at, "queue unknown", partial=heard)
         return Heard(time.time(), heard, heard.at)
 
 

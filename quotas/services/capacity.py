@@ -55,9 +55,16 @@ def request(
     replica: Replica,
     requested_by: User | None = None,
     wishes: Mapping[str, Any] | None = None,
+    in_s: float = 0.0,
 ) -> CapacityRun:
-    """Plan a run; one at a time per replica. `wishes` change what the full plan measures."""
+    """Plan a run; one at a time per replica. `wishes` change what the full plan measures.
+
+    A run that begins later is announced on the status page until then.
+    """
     bury_silent()
+    plan: dict[str, Any] = {"wishes": dict(wishes)} if wishes else {}
+    if in_s > 0:
+        plan["begins_at"] = (timezone.now() + dt.timedelta(seconds=in_s)).isoformat()
     try:
         with transaction.atomic():
             return CapacityRun.objects.create(
@@ -65,7 +72,7 @@ def request(
                 replica_name=replica.name,
                 pool_name=replica.pool.name,
                 requested_by=requested_by,
-                plan={"wishes": dict(wishes)} if wishes else {},
+                plan=plan,
                 heard_at=timezone.now(),
             )
     except IntegrityError as error:
@@ -83,10 +90,11 @@ def begin(
 ) -> bool:
     """Start a planned run; False when it was stopped before it began."""
     now = timezone.now()
+    wishes = {"wishes": run.plan["wishes"]} if run.plan.get("wishes") else {}
     return _move(
         run,
         State.RUNNING,
-        plan=dict(plan),
+        plan={**plan, **wishes},
         fingerprint=dict(fingerprint),
         fingerprint_digest=digest,
         steps_total=steps_total,
@@ -155,6 +163,53 @@ def _move(run: CapacityRun, state: str, **fields: Any) -> bool:
     moved = CapacityRun.objects.filter(pk=run.pk, state__in=before).update(state=state, **fields)
     run.refresh_from_db()
     return moved == 1
+
+
+def begins_at(run: CapacityRun) -> dt.datetime | None:
+    """Return when a planned run begins, if it is announced for later."""
+    text = run.plan.get("begins_at")
+    return dt.datetime.fromisoformat(text) if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A run that is going on or will be."""
+
+    run: CapacityRun
+    begins_at: dt.datetime
+    ends_at: dt.datetime | None  # None: nobody knows before the engine was asked
+
+
+def announced(*, now: dt.datetime) -> list[Announced]:
+    """Return the runs that go on or are planned, and how long each is expected to take."""
+    heard = now - dt.timedelta(seconds=SILENT_S)
+    runs = CapacityRun.objects.filter(state__in=CapacityRun.LIVE, heard_at__gte=heard)
+    return [
+        Announced(
+            run,
+            run.started_at or begins_at(run) or run.asked_at,
+            run.expected_end_at or _expected_end(run),
+        )
+        for run in runs.order_by("asked_at")
+    ]
+
+
+def _expected_end(run: CapacityRun) -> dt.datetime | None:
+    """Return when a planned run should end: it takes as long as the same plan took last."""
+    wishes = run.plan.get("wishes", {})
+    ended = CapacityRun.objects.filter(
+        replica=run.replica, state=State.COMPLETE, started_at__isnull=False
+    )
+    for last in ended.order_by("-ended_at")[:20]:
+        if last.plan.get("wishes", {}) == wishes and last.ended_at and last.started_at:
+            return (begins_at(run) or run.asked_at) + (last.ended_at - last.started_at)
+    return None
+
+
+def withdrawn_lately(*, now: dt.datetime) -> list[CapacityRun]:
+    """Return the figures withdrawn in the last 30 days; they stay visible with their reason."""
+    since = now - dt.timedelta(days=30)
+    return list(CapacityRun.objects.filter(withdrawn_at__gte=since).order_by("-withdrawn_at"))
 
 
 def stop(*, run: CapacityRun) -> None:

@@ -1,7 +1,8 @@
 """Numbers of the books that the gateway's metrics page shows for them.
 
 In Redis: string `fairway:exports`, JSON `{"at": Unix seconds, "gauges": [[name, labels, value]]}`,
-written every 20 seconds by a task and gone after a minute: what is not heard is not shown.
+written every ten seconds by a task and gone after 25: what is not heard is not shown. Its time is
+also the worker's sign of life.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from dataclasses import dataclass
 
 EXPORTS = "fairway:exports"
-LIFE_S = 60
+LIFE_S = 25
 
 # Every name with its help text; the gateway shows no other.
 GAUGES = {

@@ -30,6 +30,7 @@ class EngineLive:
     tokens_out_per_s: float | None
     tokens_in_per_s: float | None
     note: str = ""  # plain words when something is wrong
+    measured_share: float | None = None  # its speed as a part of what was measured; not judged
     settings_changed: tuple[str, ...] = ()  # settings that differ from those it was measured with
 
 
@@ -91,3 +92,9 @@ class Live:
     verdicts: tuple[VerdictLive, ...] = ()  # empty: unknown
     # pool -> class -> blocker -> seconds waited since Redis was filled; only ever grows
     waited_s: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    # False: the scheduler's store is away; who runs, who waits and for how long is unknown then.
+    queue_known: bool = True
+    queue_at: float | None = None  # when that was last known
+    worker_at: float | None = (
+        None  # when the Celery worker last reported, or nobody listened before
+    )

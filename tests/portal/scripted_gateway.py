@@ -146,7 +146,7 @@ class ScriptedGateway:
                 assert credential.scope == "live"
                 now = gateway.live
                 body = json.dumps(dataclasses.asdict(now) if now else {}).encode()
-                self.send_response(200 if now else 500)
+                self.send_response(500 if now is None else 200 if now.queue_known else 503)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

@@ -118,13 +118,17 @@ class Command(BaseCommand):
         )
         parser.add_argument("--no-hold", action="store_true", help="no gateway serves this engine")
         parser.add_argument("--publish", action="store_true", help="publish it when it is complete")
+        parser.add_argument(
+            "--in", type=float, default=0.0, dest="in_min", metavar="MINUTES",
+            help="announce it on the status page and begin so much later",
+        )  # fmt: skip
         parser.add_argument("--run", help="a run that was planned before (used by the button)")
         parser.add_argument("--json", action="store_true", help="print the run for scripts")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Measure and print what was found."""
         replica = _replica(options["engine"])
-        run = _run(replica, options["run"])
+        run = _run(replica, options["run"], options["in_min"])
         if options["run"]:
             _end_with_parent()
         progress = Progress(
@@ -167,11 +171,22 @@ class Command(BaseCommand):
         listening = asyncio.create_task(books.listen(stop))
         try:
             wishes = _planned(run) or _wishes(options)
+            await _until_begin(run, stop)
             await Session(subject, wishes, hold, books, stop).run()
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
         return books.report
+
+
+async def _until_begin(run: CapacityRun, stop: asyncio.Event) -> None:
+    """Wait for the announced moment, or for a stop."""
+    begins_at = capacity.begins_at(run)
+    if begins_at is None:
+        return
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, (begins_at - timezone.now()).total_seconds())):
+            await stop.wait()
 
 
 def _stop_on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
@@ -197,14 +212,14 @@ def _replica(name: str) -> Replica:
     return replica
 
 
-def _run(replica: Replica, public_id: str | None) -> CapacityRun:
+def _run(replica: Replica, public_id: str | None, in_min: float) -> CapacityRun:
     if public_id:
         planned = CapacityRun.objects.filter(public_id=public_id, replica=replica).first()
         if planned is None or planned.state != CapacityRun.State.PLANNED:
             raise CommandError(f"There is no planned run {public_id} of {replica.name}.")
         return planned
     try:
-        return capacity.request(replica=replica)
+        return capacity.request(replica=replica, in_s=60 * in_min)
     except ValidationError as error:
         raise CommandError(error.messages[0]) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,15 @@ from gateway.ledger import operations as op
 from gateway.ledger.simulation import POOL, Arrival, Policy, Simulation, backlog
 
 CHAT = ServiceClass.INTERACTIVE
-SERVICE_S, SPREAD = 10.0, 0.3  # answers of much the same length, as one model gives them
+SERVICE_S = 10.0
+#: Lengths of answers: log-normal with a moderate sigma, as one model gives to many people; and
+#: exponential, the hardest of which anybody speaks. On this trace somebody who knows the exact
+#: distribution and each age, but no length, errs by 11 and 14 per cent in the median.
+SIGMA = 0.6
+LENGTHS: dict[str, Callable[[random.Random], float]] = {
+    "log-normal": lambda rng: SERVICE_S * math.exp(rng.gauss(-(SIGMA**2) / 2, SIGMA)),
+    "exponential": lambda rng: rng.expovariate(1 / SERVICE_S),
+}
 
 
 class Told(Simulation):
@@ -42,28 +50,29 @@ class Told(Simulation):
         super()._started(started)
 
 
-def arrivals(rng: random.Random, hours: float) -> Iterator[Arrival]:
+def arrivals(
+    rng: random.Random, hours: float, length: Callable[[random.Random], float]
+) -> Iterator[Arrival]:
     """Yield quiet traffic of newcomers with a burst of dozens every quarter of an hour or so."""
-    sigma = math.sqrt(math.log(1 + SPREAD**2))
     at_s, number = 0.0, 0
     while at_s < hours * 3600:
         at_s += rng.expovariate(0.35 * 8 / SERVICE_S)
         burst = rng.randrange(20, 70) if rng.random() < 0.004 else 0
         for late_s in [0.0, *(5 * rng.random() for _ in range(burst))]:
             number += 1
-            service_s = SERVICE_S * math.exp(rng.gauss(-(sigma**2) / 2, sigma))
             at_ms = round(1000 * (at_s + late_s))
-            yield Arrival(at_ms, f"u{number}", CHAT, round(1000 * service_s))
+            yield Arrival(at_ms, f"u{number}", CHAT, max(1, round(1000 * length(rng))))
 
 
 @pytest.mark.parametrize("hours", [0.75, pytest.param(24, marks=pytest.mark.long)])
+@pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.timeout(1800)
-def test_what_newcomers_are_told_is_what_happens(hours: float) -> None:
+def test_what_newcomers_are_told_is_what_happens(hours: float, lengths: str) -> None:
     """
     Over a day with bursts and a batch job behind them: median error at most 25 per cent, nine in
     ten within a factor of two, never negative, and who is told "at once" starts at once.
     """
-    trace = list(arrivals(random.Random(4), hours))
+    trace = list(arrivals(random.Random(4), hours, LENGTHS[lengths]))
     told = Told(trace, [backlog(random.Random(2), "batcher", 300, SERVICE_S)], Policy())
     told.run(hours * 3600)
 
@@ -71,6 +80,8 @@ def test_what_newcomers_are_told_is_what_happens(hours: float) -> None:
     at_once = [said for said, was in told.pairs if was < 1]
     errors = [abs(said - was) / was for said, was in waited]
     ratios = [max((said + 1) / (was + 1), (was + 1) / (said + 1)) for said, was in waited]
+    print(f"{lengths}, {hours} h: {len(waited)} waited, median error "
+          f"{percentile(errors, 0.5):.3f}, p90 factor {percentile(ratios, 0.9):.2f}")  # fmt: skip
     assert len(waited) > 100
     assert min(said for said, _ in told.pairs) >= 0
     assert (percentile(errors, 0.5) or 0) <= 0.25

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import threading
 from statistics import median
 from typing import Any
 
+import httpx
 import pytest
 
 from gateway.engines.detect import adapter
 from gateway.measure.drive import Drive, Stopped, Target, Void
-from gateway.measure.plan import Plan, Prompts, make
+from gateway.measure.plan import Plan, Point, Prompts, make
 from gateway.measure.report import Report, Sample, report
 from tests.gateway.fleet.conftest import LlamaServer
 from tests.rig.witness import Record, Witness
@@ -97,6 +99,63 @@ async def test_plain_requests_between_the_steps_agree_with_the_run(llama: LlamaS
     assert point.decode_per_s is not None
     allowed = max(0.15, point.decode_per_s.spread)
     assert point.decode_per_s.value == pytest.approx(median(plain), rel=allowed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_the_quick_plan_agrees_with_plain_requests_at_every_point(llama: LlamaServer) -> None:
+    """
+    At 128 and 1,024 tokens and 1, 2 and 4 at once, plain requests sent between the run's steps and
+    timed on their own tell the same rates: within 15 per cent, or the larger of both spreads.
+    """
+    plan = quick(4, lengths=(128, 1024), concurrencies=(1, 2, 4), repeats=3, answer_tokens=64)
+    samples: list[Sample] = []
+    plain: dict[Point, list[tuple[float, float]]] = {}
+    texts = Prompts(99)
+
+    async def ask(sample: Sample, done: int, total: int) -> None:
+        samples.append(sample)
+        if sample.kind == "cold":
+            found = await plain_wave(llama, texts, sample.point)
+            plain.setdefault(sample.point, []).append(found)
+
+    await Drive(target(llama.url, "llamacpp"), plan).run(ask)
+    for point in measured(plan, samples).points:
+        ours = plain[Point(point.planned_tokens, point.concurrency)]
+        for figure, rates in zip(
+            (point.prefill_per_s, point.decode_per_s), zip(*ours, strict=True), strict=True
+        ):
+            assert figure is not None
+            allowed = max(0.15, figure.spread, (max(rates) - min(rates)) / median(rates))
+            print(point.planned_tokens, point.concurrency, figure, median(rates), allowed)
+            assert figure.value == pytest.approx(median(rates), rel=allowed)
+
+
+async def plain_wave(llama: LlamaServer, texts: Prompts, point: Point) -> tuple[float, float]:
+    """Return prefill and decode rate of as many plain requests, timed with nothing of ours."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+
+    async def one(http: httpx.AsyncClient) -> tuple[int, float, float, int]:
+        body = {
+            "prompt": texts.make(point.prompt_tokens), "max_tokens": 64, "ignore_eos": True,
+            "temperature": 0, "stream": True, "cache_prompt": False,
+        }  # fmt: skip
+        times: list[float] = []
+        timings: dict[str, Any] = {}
+        async with http.stream("POST", f"{llama.url}/v1/completions", json=body) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data: {"):
+                    event = json.loads(line[6:])
+                    timings = event.get("timings", timings)
+                    if any(choice["text"] for choice in event["choices"]):
+                        times.append(loop.time() - began_s)
+        return timings["prompt_n"], times[0], times[-1], timings["predicted_n"]
+
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        found = await asyncio.gather(*(one(http) for _ in range(point.concurrency)))
+    prefill = sum(read for read, *_ in found) / max(first_s for _, first_s, *_ in found)
+    return prefill, sum((n - 1) / (last_s - first_s) for _, first_s, last_s, n in found)
 
 
 async def test_reused_prompts_make_a_run_void(llama: LlamaServer) -> None:
