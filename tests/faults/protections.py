@@ -40,55 +40,67 @@ class Protection:
         path.write_text(path.read_text().replace(self.line, self.instead))
 
 
-LUA, DEATH = "gateway/ledger/step.lua", FAULTS + "gateway_death.py::test_a_"
+LUA, DEATH = "gateway/ledger/lua/", FAULTS + "gateway_death.py::test_a_"
 PROTECTIONS = {
     "a silent process is reaped": Protection(
-        LUA, "if now - heard[name] >= LIMIT then L.reap(name) else L.silence(name) end",
-        "L.silence(name)", DEATH + "killed_gateway_leaves_nothing_behind[0]",
+        LUA + "time.lua", "      L.reap(name)\n      heard[name] = nil\n",
+        "      L.silence(name)\n", DEATH + "killed_gateway_leaves_nothing_behind[0]",
     ),
     "a silent process leaves the queue": Protection(
-        LUA, "if now - heard[name] >= LIMIT then L.reap(name) else L.silence(name) end",
-        "if now - heard[name] >= LIMIT then L.reap(name) end",
+        LUA + "time.lua", "      L.silence(name)\n", "",
         DEATH + "killed_gateway_leaves_nothing_behind[0]",
     ),
     "a grant that is never read goes to the next": Protection(
-        LUA, "if e.replica == '' or e.accepted == 0 then", "if e.replica == '' then",
+        LUA + "time.lua", "if e.replica == '' or e.accepted == 0 then", "if e.replica == '' then",
         DEATH + "killed_gateway_leaves_nothing_behind[0]",
     ),
     "the dead leave a record of what they ran": Protection(
-        LUA, "    if e.interrupted ~= '' then L.append_usage(L.on_replica(e.interrupted, e.replica)"
-        ") end\n", "", DEATH + "killed_gateway_leaves_nothing_behind[0]",
+        LUA + "time.lua",
+        "    if e.interrupted ~= '' then L.append_usage(L.on_replica(e.interrupted, e.replica)) end\n",
+        "", DEATH + "killed_gateway_leaves_nothing_behind[0]",
     ),
     "who returns says what it holds": Protection(
         "gateway/ledger/batch.py", "            *leases,\n", "",
         DEATH + "frozen_gateway_takes_its_streams_back[0]",
     ),
     "a ledger without memory stays closed": Protection(
-        LUA, "opens = alone and now or now + LIMIT", "opens = now",
+        LUA + "step.lua", "opens = alone and now or now + K.LIMIT", "opens = now",
         FAULTS + "redis_lost.py::test_no_slot_is_given_twice_when_redis_forgets_who_runs"
         "[flushed-0]",
     ),
     "a key has a cap": Protection(
-        LUA, "if L.get('k:' .. e.owner_key) + e.w > tonumber(key[3]) then return false end", "",
+        LUA + "flows.lua", "if L.get(e.n_k) + e.w > tonumber(key[3]) then return false end", "",
         FAULTS + "many_gateways.py::test_a_cap_holds_over_all_gateways[0]",
     ),
     "an engine has so many slots": Protection(
-        LUA, "if held + e.w > r.now then", "if held + e.w > r.now + 1 then",
+        LUA + "placing.lua", "if held + e.w > r.now then", "if held + e.w > r.now + 1 then",
         FAULTS + "redis_lost.py::test_no_slot_is_given_twice_when_redis_forgets_who_runs"
         "[flushed-0]",
     ),
     "ledger time moves by a second at most": Protection(
-        LUA, "local LONGEST_STEP, NO_REPLICA = 1000, 60000",
-        "local LONGEST_STEP, NO_REPLICA = 99999999, 60000", "tests/gateway/ledger/test_clock.py",
+        LUA + "call.lua", "LONGEST_STEP = 1000", "LONGEST_STEP = 99999999",
+        "tests/gateway/ledger/test_clock.py",
     ),
     "batch steps aside for chat": Protection(
-        LUA, "if L.get('pt:' .. pool .. '\\ti') > 0 then return false end", "",
+        LUA + "policies.lua", "if L.get(p.chat.pt) > 0 then return false end", "",
         FAULTS + "many_gateways.py::test_batch_steps_aside_for_chat_and_takes_what_is_idle[0]",
     ),
     "what ends is started again": Protection(
         "portal/supervisor.py", "            delay_s = next_delay(", "            return\n"
         "            delay_s = next_delay(", FAULTS + "kills.py::"
         "test_a_killed_child_is_back_and_the_others_never_restarted[worker]",
+    ),
+    "a client that leaves is heard": Protection(
+        "gateway/client.py", "        if self.on_left is not None:\n            self.on_left()\n",
+        "", FAULTS + "slots.py::test_a_client_that_leaves_frees_its_slot",
+    ),
+    "busy is not broken": Protection(
+        "gateway/retry.py", "BUSY = (429, 503)", "BUSY = ()",
+        FAULTS + "engines.py::test_busy_is_not_dead",
+    ),
+    "what two could read differently is refused": Protection(
+        "gateway/inbound.py", "if is_ambiguous(self._target, self._headers, version):",
+        "if False:", FAULTS + "bytes.py::test_a_second_request_is_never_hidden",
     ),
     "a usage row is written once": Protection(
         "quotas/services/usage.py", "ON CONFLICT (request_id, arrived_at) DO NOTHING", "",
