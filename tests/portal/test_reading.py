@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from portal.status import reading
+from portal.status import reading, shapes
 from portal.status.source import Heard
+from portal.status.views import status_json
 from quotas.snapshots.live import Live
 from tests.portal.scripted_gateway import busy, engine, live, queued, running, unknown
 
@@ -48,6 +49,49 @@ def test_a_silent_engine_has_unknown_slots_but_a_current_queue() -> None:
     assert {lane.holder for lane in pool.lanes} == {"unknown"}
     assert pool.waiting == {"interactive": 3, "batch": 5}
     assert card.engines[0].running is None
+
+
+def test_an_unknown_queue_is_not_an_empty_one() -> None:
+    """
+    While the scheduler's store is away nobody's slots and places are told, engines' own numbers
+    are, and programs read null with the time since when.
+    """
+    silent_at = time.time() - 75
+    moment = dataclasses.replace(
+        live(), open=False, queue_known=False, queue_at=silent_at, expected_wait_s={}
+    )
+    heard = Heard(time.time(), None, silent_at, partial=moment)
+    card = reading.read(heard, reader_id="", secret="secret")
+    found = status_json(card)
+    model = found["models"][0]
+
+    assert (card.state, card.pools[0].slots, card.engines[0].running) == ("unknown", None, None)
+    assert {lane.holder for lane in card.pools[0].lanes} == {"unknown"}
+    assert {model[name] for name in ("held", "waiting", "waiting_because")} == {None}
+    assert model["unknown_since"] == reading.moment(silent_at).isoformat()
+    assert found["engines"][0]["engine_running"] == 0
+    assert found["engines"][0]["held_batch"] is None
+
+
+@pytest.mark.parametrize(("age_s", "reports"), [(20, True), (30, False)])
+def test_a_worker_that_does_not_report_is_named(age_s: float, reports: bool) -> None:
+    """
+    The worker reports every ten seconds; after 25 s of silence it is said since when.
+    """
+    found = status_json(read(live(worker_at=time.time() - age_s)))
+
+    assert found["worker"]["reports"] is reports
+    assert (found["worker"]["unknown_since"] is None) is reports
+
+
+@pytest.mark.parametrize(
+    ("ratio", "x"), [(0.0, 0.0), (0.25, 25.0), (1.125, 37.5), (4.0, 75.0), (20.0, 100.0)]
+)
+def test_each_state_takes_a_quarter_of_the_scale(ratio: float, x: float) -> None:
+    """
+    The mark of the verdict stands where its state begins and ends on the scale.
+    """
+    assert shapes.Verdict("ok", None, "", ratio).scale_x == x
 
 
 @pytest.mark.parametrize(("age_s", "current"), [(14, True), (16, False)])
