@@ -357,7 +357,9 @@ CELERY_TIMEZONE = "UTC"
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
-CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 600}
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": env.integer("BROKER_VISIBILITY_S", 600)  # tasks are far shorter
+}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # The one long task only watches over lines that are out; a blink of the broker must not break
 # them off and cost them their age. A second wake-up of the same kind changes nothing.

@@ -21,6 +21,7 @@ from portal.batches import (
     estimate,
     insight,
     partial,
+    preview,
     services,
     submission,
     webhooks,
@@ -46,7 +47,9 @@ def _person(request: HttpRequest) -> User:
 
 def _own(request: HttpRequest, public_id: str) -> BatchJob:
     """Return the person's own batch; anybody else's is not there."""
-    rows = BatchJob.objects.select_related("key__owner__group", "input_file", "retry_of")
+    rows = BatchJob.objects.select_related(
+        "key__owner__group", "input_file", "output_file", "retry_of"
+    )
     return get_object_or_404(rows, public_id=public_id, owner=_person(request))
 
 
@@ -181,6 +184,7 @@ def detail(request: HttpRequest, batch_id: str) -> HttpResponse:
     context = _live_context(job) | {
         "chart": _chart(job),
         "failed": _failed(job),
+        "results": preview.of(job) if job.completed else [],
         "another_key": AnotherKeyForm(owner=_person(request)) if job.state in SENDING else None,
         "may_run_again": job.state not in BatchJob.LIVE
         and job.completed < job.total

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import httpx
+import psycopg
 import pytest
+import redis
 
-from tests.batches.helpers import jsonl, line
+from portal import stores
+from tests.batches.patient import ENDED, Batches, marked
 from tests.rig.engine_script import Script
 from tests.rig.product import Product, descendants
 from tests.rig.waiting import wait_until
 from tests.rig.witness import Witness
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
-
-ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 @pytest.fixture(scope="module")
@@ -37,83 +36,18 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
 
 @pytest.fixture(scope="module")
 def product(tmp_path_factory: pytest.TempPathFactory, engine: Witness) -> Iterator[Product]:
-    """Yield a product of this module's own: its parts die."""
+    """Yield a product of this module's own: its parts die.
+
+    Its broker delivers a message again after ten seconds, as the usual one does after ten minutes:
+    every run here is also one in which wake-ups come twice.
+    """
     installed = Product(
-        tmp_path_factory.mktemp("product"), engine.url, {"ENGINE_SLOTS": "4"}
+        tmp_path_factory.mktemp("product"),
+        engine.url,
+        {"ENGINE_SLOTS": "4", "BROKER_VISIBILITY_S": "10"},
     ).start()
     yield installed
     installed.stop()
-
-
-class Batches:
-    """The API of one key, patient while parts are away."""
-
-    def __init__(self, product: Product, secret: str) -> None:
-        self.client = httpx.Client(
-            base_url=product.url, headers={"authorization": f"Bearer {secret}"}, timeout=20
-        )
-
-    def __enter__(self) -> Batches:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.client.close()
-
-    def patiently(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Ask until somebody answers."""
-
-        def answer() -> httpx.Response | None:
-            try:
-                response = self.client.request(method, path, **options)
-            except httpx.HTTPError:
-                return None
-            return None if response.status_code >= 500 else response
-
-        found: httpx.Response = wait_until(answer, 40, f"{method} {path} is answered", every_s=0.2)
-        return found
-
-    def submit(self, content: bytes) -> str:
-        """Upload and create."""
-        form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
-        file = self.patiently("POST", "/v1/files", **form).json()
-        body = {
-            "input_file_id": file["id"],
-            "endpoint": "/v1/chat/completions",
-            "completion_window": "24h",
-        }
-        headers = {"idempotency-key": file["id"]}
-        batch = self.patiently("POST", "/v1/batches", json=body, headers=headers).json()
-        return str(batch["id"])
-
-    def batch(self, batch_id: str) -> dict[str, Any]:
-        """Return the Batch object."""
-        found: dict[str, Any] = self.patiently("GET", f"/v1/batches/{batch_id}").json()
-        return found
-
-    def ended(self, batch_id: str, within_s: float) -> dict[str, Any]:
-        """Wait for an end state."""
-        wait_until(
-            lambda: self.batch(batch_id)["status"] in ENDED, within_s, f"{batch_id} ends",
-            every_s=0.3,
-        )  # fmt: skip
-        return self.batch(batch_id)
-
-    def rows(self, batch: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the rows of both result files."""
-        found = []
-        for name in ("output_file_id", "error_file_id"):
-            if batch[name]:
-                text = self.patiently("GET", f"/v1/files/{batch[name]}/content").text
-                found += [json.loads(row) for row in text.splitlines()]
-        return found
-
-
-def marked(owner: str, count: int) -> bytes:
-    """Return lines that the engine's books tell apart."""
-    return jsonl(
-        line(f"l{n}", messages=[{"role": "user", "content": f"[mark:{owner}/l{n}] hello"}])
-        for n in range(count)
-    )
 
 
 def kill_worker_child(product: Product) -> None:
@@ -132,6 +66,14 @@ CASES = [
 ]
 
 
+def await_parts(product: Product) -> None:
+    """Return once nothing is dead."""
+    wait_until(
+        lambda: all(product.pid(part) for part in ("worker", "valkey", "postgres", "gateway")),
+        60, "the parts are back",
+    )  # fmt: skip
+
+
 def let_parts_die(
     product: Product, api: Batches, batch_id: str, faults: tuple[str, ...], pause_s: float
 ) -> int:
@@ -140,10 +82,7 @@ def let_parts_die(
         time.sleep(pause_s)
         if api.batch(batch_id)["status"] in ENDED:
             return number
-        wait_until(
-            lambda: all(product.pid(part) for part in ("worker", "valkey", "postgres", "gateway")),
-            60, "the parts are back",
-        )  # fmt: skip
+        await_parts(product)
         if fault == "child":
             kill_worker_child(product)
         elif fault == "flush":
@@ -152,6 +91,32 @@ def let_parts_die(
         else:
             product.kill(fault)
     return len(faults)
+
+
+def state_of(product: Product, batch_id: str) -> str:
+    """Return a job's state as its row has it."""
+    return str(product.sql("SELECT state FROM batch_job WHERE public_id = %s", batch_id)[0][0])
+
+
+def kill_the_writer(product: Product, batch_id: str) -> bool:
+    """Kill the worker, parent and children, in the moment it writes the results; True: it hit."""
+    await_parts(product)
+    parent = product.pid("worker")
+    pids = [parent, *(process.pid for process in descendants(parent))]
+    query = "SELECT state FROM batch_job WHERE public_id = %s"
+    give_up = time.monotonic() + 120
+    with psycopg.connect(stores.postgres_url(product.data_dir), autocommit=True) as link:
+        while time.monotonic() < give_up:
+            (state,) = link.execute(query, [batch_id]).fetchone() or ("",)
+            if state == "finalizing":
+                for pid in pids:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                return True
+            if state not in {"queued", "in_progress"}:
+                return False
+            time.sleep(0.001)
+    return False
 
 
 @pytest.mark.parametrize(("faults", "lines"), CASES)
@@ -168,7 +133,13 @@ def test_a_batch_survives_the_death_of_every_part(
     shuffled = tuple(dice.sample(faults, len(faults)))
     with Batches(product, product.key(owner, "batch")) as api:
         batch_id = api.submit(marked(owner, lines))
-        hits = let_parts_die(product, api, batch_id, shuffled, pause_s=0.8)
+        states = {state_of(product, batch_id)}
+        product.kill("worker")
+        hits = 1 + let_parts_die(product, api, batch_id, shuffled, pause_s=0.8)
+        states |= {"in_progress"} | (
+            {"finalizing"} if kill_the_writer(product, batch_id) else set()
+        )
+        print(f"killed in the states {sorted(states)}")
         batch = api.ended(batch_id, 240)
         rows = api.rows(batch)
 
@@ -178,5 +149,100 @@ def test_a_batch_survives_the_death_of_every_part(
     assert {row["response"]["status_code"] for row in rows} == {200}
     served = Counter(record.mark for record in engine.records(owner))
     assert hits >= 4
+    assert len(states) >= 2
     assert max(served.values()) <= 1 + hits
     assert sum(served.values()) <= lines + hits * 8
+
+
+def test_a_batch_ends_after_its_worker_died_at_27_of_64(product: Product, engine: Witness) -> None:
+    """No line is lost and none runs twice, but for those that were out when the worker died."""
+    with Batches(product, product.key("lost", "batch")) as api:
+        batch_id = api.submit(marked("lost", 64))
+        wait_until(
+            lambda: api.batch(batch_id)["request_counts"]["completed"] >= 27, 60, "27 have ended",
+            every_s=0.1,
+        )  # fmt: skip
+        product.kill("worker")
+        batch = api.ended(batch_id, 90)
+        rows = api.rows(batch)
+
+    assert batch["request_counts"] == {"total": 64, "completed": 64, "failed": 0}
+    assert Counter(row["custom_id"] for row in rows) == Counter(f"l{n}" for n in range(64))
+    assert len(engine.records("lost")) <= 64 + 8
+
+
+def test_a_batch_whose_runner_is_dead_can_be_cancelled(product: Product) -> None:
+    """The cancel does not wait for anybody: cancelled, with each line in one file."""
+    with Batches(product, product.key("dead", "batch")) as api:
+        batch_id = api.submit(marked("dead", 40))
+        wait_until(lambda: api.batch(batch_id)["request_counts"]["completed"] >= 2, 60, "it runs")
+        product.kill("worker")
+        api.patiently("POST", f"/v1/batches/{batch_id}/cancel")
+        batch = api.ended(batch_id, 60)
+        rows = api.rows(batch)
+
+    assert batch["status"] == "cancelled"
+    assert Counter(row["custom_id"] for row in rows) == Counter(f"l{n}" for n in range(40))
+
+
+LOST = {
+    "everything": lambda link: link.flushall(),
+    "bindings": lambda link: forget(link, "_kombu.binding.*"),
+    "unacknowledged": lambda link: forget(link, "unacked*"),
+}
+
+
+def forget(link: redis.Redis, pattern: str) -> None:
+    """Delete the keys of a pattern."""
+    for name in link.scan_iter(pattern):
+        link.delete(name)
+
+
+@pytest.mark.parametrize("what", LOST)
+@pytest.mark.parametrize("when", ["idle", "running"])
+def test_what_the_broker_forgets_delays_no_batch_for_ever(
+    product: Product, what: str, when: str
+) -> None:
+    """Wake-ups may be lost with or without their bindings: the rows are found by the sweeper."""
+    with Batches(product, product.key(f"{what}-{when}", "batch")) as api:
+        if when == "running":
+            running = api.submit(marked(f"{what}-1", 6))
+            wait_until(lambda: api.batch(running)["lines_running"], 60, "a task runs")
+        with product.redis() as link:
+            LOST[what](link)
+        batch_id = api.submit(marked(f"{what}-2", 3))
+        with product.redis() as link:
+            LOST[what](link)  # and between the wake-up and its fetching
+
+        assert api.ended(batch_id, 75)["status"] == "completed"
+        if when == "running":
+            assert api.ended(running, 75)["status"] == "completed"
+
+
+def test_wake_ups_that_come_again_and_again_send_no_line_twice(
+    product: Product, engine: Witness
+) -> None:
+    """A redelivered task finds the lane taken, beside the first or in it."""
+    with Batches(product, product.key("again", "batch")) as api:
+        batch_id = api.submit(marked("again", 20))
+        product.manage(
+            "shell", "--no-imports", "-c",
+            "from portal.batches import bell\nfor _ in range(20): bell.ring()",
+        )  # fmt: skip
+        batch = api.ended(batch_id, 60)
+
+    assert batch["request_counts"]["completed"] == 20
+    assert len(engine.records("again")) == 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_a_task_longer_than_the_visibility_timeout_sends_no_line_twice(
+    product: Product, engine: Witness
+) -> None:
+    """While one task works for a minute its message is delivered again every ten seconds."""
+    with Batches(product, product.key("slow", "batch")) as api:
+        batch = api.ended(api.submit(marked("slow", 440)), 150)
+
+    assert batch["request_counts"]["completed"] == 440
+    assert len(engine.records("slow")) == 440

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 from collections.abc import Iterator
@@ -249,8 +250,6 @@ def test_failed_lines_run_again_as_a_new_batch(api: ApiClient, engine: Witness) 
 
 def test_an_answer_keeps_every_character(api: ApiClient, engine: Witness) -> None:
     """Text beyond ASCII, escapes and NUL in an answer are stored as they came."""
-    import base64
-
     text = 'emoji 😀 \\u0000 \\ud83d\\ude00 "quoted" ünïcödé'
     answer = ('{"choices":[{"message":{"content":"' + text.replace('"', '\\"') + '"}}]}').encode()
     engine.tell(answer_b64=base64.b64encode(answer).decode(), answer_type="application/json")
@@ -282,3 +281,39 @@ def test_a_huge_error_of_one_line_is_shown_cut_and_kept_whole(
     assert len(page) < 60_000
     _, _, errors = outcome(api, batch_id)
     assert errors[0]["response"]["body"]["error"]["message"] == message
+
+
+def test_the_page_shows_how_the_results_begin(
+    alice: User, api: ApiClient, engine: Witness, client: Client
+) -> None:
+    """Before and after the file is written: five answers, escaped, a long one cut with its size."""
+    content = "<b>words</b> " * 100
+    answer = json.dumps({"choices": [{"message": {"content": content}}]})
+    engine.tell(answer_b64=base64.b64encode(answer.encode()).decode())
+    batch_id = api.submit(marked(*names("shown", 7)))
+    client.force_login(alice)
+
+    run_room(lambda: job_of(batch_id).completed == 7)
+    pages = [client.get(f"/batches/{batch_id}/").content.decode()]
+    write_all_results()
+    pages.append(client.get(f"/batches/{batch_id}/").content.decode())
+
+    for page in pages:
+        assert page.count("<code>shown") == 5
+        assert page.count("cut here, 1,300 characters in all") == 5
+        assert "<b>words" not in page
+        assert "the first 5 of 7" in page
+
+
+def test_huge_numbers_of_a_line_reach_the_engine_with_all_their_digits(
+    api: ApiClient, engine: Witness
+) -> None:
+    """A body goes on byte for byte: nothing of it is read as a number and written again."""
+    huge = b'"seed":123456789012345678901234567890, "temperature":1.10'
+    raw = marked("digits").replace(b'"model"', huge + b', "model"')
+    api.submit(raw)
+
+    run_room()
+
+    (sent,) = [record.body for record in engine.records() if record.mark == "digits"]
+    assert huge.decode() in sent

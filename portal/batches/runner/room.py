@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
@@ -150,17 +151,22 @@ class Room:
         except (OperationalError, InterfaceError):
             self.ended = ended + self.ended
             raise
-        for line in claimed:
-            self.lanes[line.work.owner_id].keep(line)
-        taken: dict[int, int] = {}
-        for line in claimed:
-            taken[line.work.job_pk] = taken.get(line.work.job_pk, 0) + 1
-        for work, count in wishes:
-            if taken.get(work.job_pk, 0) < count:
-                # Read again soon: it may get lines back.
-                self.lanes[work.owner_id].jobs.pop(work.job_pk, None)
         for job_pk in complete:
             self.rows.write_results(job_pk)
+        taken = Counter(line.work.job_pk for line in claimed)
+        for work, count in wishes:
+            lane = self.lanes.get(work.owner_id)
+            if lane is not None and taken[work.job_pk] < count:
+                lane.jobs.pop(work.job_pk, None)  # read again soon: it may get lines back
+        orphans = []  # of lanes that were lost meanwhile
+        for line in claimed:
+            lane = self.lanes.get(line.work.owner_id)
+            if lane is None:
+                orphans.append(line)
+            else:
+                lane.keep(line)
+        if orphans:
+            await self.rows.quietly(store.give_back, orphans)
 
     def _pump(self, lane: LaneRun) -> None:
         """Send as many of the lines at hand as the window has room for."""
@@ -182,9 +188,13 @@ class Room:
         line = await self.rows.do(store.claim_suspect, self.name, jobs) if jobs else None
         if line is None:
             return
+        lane = self.lanes.get(line.work.owner_id)
+        if lane is None:  # lost meanwhile
+            await self.rows.quietly(store.give_back, [line])
+            return
         self.crowded_since_s = now
         was_alone = not self.sends
-        task = self._send(self.lanes[line.work.owner_id], line)
+        task = self._send(lane, line)
         self.alone = task if was_alone else None
 
     async def _leave_idle_lane(self, lane: LaneRun, now: float) -> None:

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 
-NAMES = ("cost", "rate")
+NAMES = ("cost", "rate", "size", "beside", "owners", "estimate", "prefix")
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """A simulated engine: so many slots, a time for each token, and little CPU of its own.
 
 A request holds a slot for its prompt (unless its beginning is still in the prefix cache) and for
-`max_tokens` of answer. With all times at zero nothing is parsed and every request is answered at
+its answer's tokens. With all times at zero nothing is parsed and every request is answered at
 once. `GET /stats` tells what it did; `POST /tell` changes its times.
 """
 
@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import dataclasses
 import hashlib
+import random
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Times:
     token_s: float = 0.0
     prompt_token_s: float = 0.0
     prefixes: int = 0  # beginnings of prompts the cache holds; 0: it holds none
+    median: float = 0.0  # tokens of an answer, log-normal around it; 0: as many as asked for
+    sigma: float = 0.6
     model: str = "bench"
 
 
@@ -106,7 +109,7 @@ class Engine:
     def _start(self, connection: Connection, raw: bytes) -> None:
         body = orjson.loads(raw)
         prompt, read = self._prompt(body["messages"])
-        tokens = int(body.get("max_completion_tokens") or body.get("max_tokens") or 16)
+        tokens = self._length(raw, body.get("max_completion_tokens") or body.get("max_tokens"))
         held = tokens * self.times.token_s + read * self.times.prompt_token_s
         self.running += 1
         make = streamed if body.get("stream") else completion
@@ -115,6 +118,13 @@ class Engine:
         asyncio.get_running_loop().call_later(
             held, self._end, connection, answer, tokens, time.monotonic()
         )
+
+    def _length(self, raw: bytes, asked: int | None) -> int:
+        """Return how long an answer is: the same request has the same answer."""
+        if not self.times.median:
+            return int(asked or 16)
+        drawn = self.times.median * random.Random(raw).lognormvariate(0, self.times.sigma)
+        return max(1, min(round(drawn), asked or 1 << 20))
 
     def _prompt(self, messages: list[dict[str, str]]) -> tuple[int, int]:
         """Return the prompt's tokens, and those that must be read because no cache holds them."""

@@ -69,9 +69,11 @@ def measure(here: Stage, lines: list[bytes], straight_s: float) -> int:
     busy = (here.engine.stats()["busy_s"] - before["busy_s"]) / answered_s
     share = straight_s / answered_s
     print(f"straight, {IN_FLIGHT} at a time: {len(lines) / straight_s:.2f} lines/s")
-    print(f"as a batch, with the ramp: {len(lines) / answered_s:.2f} lines/s, {share:.1%}; goal 95 %")
-    print(f"  {busy:.2f} slots held on average; between 10 % and 90 %: {_middle(marks, len(lines)):.2f}"
-          " lines/s")  # fmt: skip
+    print(
+        f"as a batch, with the ramp: {len(lines) / answered_s:.2f} lines/s, {share:.1%}; goal 95 %"
+    )
+    middle = _middle(marks, len(lines))
+    print(f"  {busy:.2f} slots held on average; between 10 % and 90 %: {middle:.2f} lines/s")
     return int(share < GOAL)
 
 

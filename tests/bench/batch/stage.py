@@ -29,11 +29,11 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 COUNTED = ("worker", "gateway", "postgres", "valkey", "writer")
 
 
-def line(number: int, tokens: int, text: str, system: str = "") -> bytes:
+def line(number: int, tokens: int | None, text: str, system: str = "") -> bytes:
     """Return one line of a batch file."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": text})
-    body = {"model": MODEL, "max_tokens": tokens, "messages": messages}
+    body = {"model": MODEL, "messages": messages} | ({"max_tokens": tokens} if tokens else {})
     row = {"custom_id": f"l{number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
     return json.dumps(row).encode() + b"\n"
 

@@ -54,9 +54,11 @@ class Api:
             )
         return _json(answer)
 
-    def create(self, file_id: str, endpoint: str, window: str) -> dict[str, Any]:
+    def create(self, file_id: str, endpoint: str, window: str, webhook: str = "") -> dict[str, Any]:
         """Create a batch; trying again makes no second one where the server knows how."""
         body = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
+        if webhook:
+            body["webhook_url"] = webhook
         headers = {"Idempotency-Key": str(uuid.uuid4())}
         return _json(self._patiently("POST", "batches", json=body, headers=headers))
 

@@ -115,12 +115,13 @@ def _watch(api: Api, batch: dict[str, Any], as_json: bool) -> None:
 def submit(
     file: File, window: Window = "24h", endpoint: Endpoint = "",
     watch: Annotated[bool, typer.Option(help="Follow it to its end.")] = False,
+    webhook: Annotated[str, typer.Option(help="Address to be told of the end.")] = "",
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Upload a file and create a batch of it."""
     with server() as api:
         stored = api.upload(file)
-        batch = api.create(stored["id"], _endpoint(file, endpoint), window)
+        batch = api.create(stored["id"], _endpoint(file, endpoint), window, webhook)
         if watch:
             _watch(api, batch, as_json)
         else:
