@@ -19,6 +19,8 @@ from gateway.ledger import operations as op
 
 #: Operations in one call; a larger one would hold the server up for everybody.
 MOST_OPERATIONS = 256
+ENDINGS = (op.Release, op.Cancel)
+PLACED = (op.Started, op.Queued)
 
 
 @dataclass(slots=True)
@@ -73,20 +75,22 @@ class Batch:
 
     def _note(self, operation: op.Operation) -> None:
         """Remember what an adoption would have to say."""
-        match operation:
-            case op.Enqueue(ticket):
-                self.tickets[ticket.ticket_id] = Mine(ticket)
-            case op.Release() | op.Cancel():
-                if operation.ticket_id in self.tickets:
-                    self.tickets[operation.ticket_id].leaving = operation
-            case op.PutBack(ticket_id):
-                if ticket_id in self.tickets:
-                    self.tickets[ticket_id].started = None
-            case op.PrefillDone(ticket_id):
-                if ticket_id in self.tickets:
-                    self.tickets[ticket_id].is_reading = False
-            case _:
-                self._note_policy(operation)
+        if isinstance(operation, op.Enqueue):
+            self.tickets[operation.ticket.ticket_id] = Mine(operation.ticket)
+        elif isinstance(operation, ENDINGS):
+            mine = self.tickets.get(operation.ticket_id)
+            if mine is not None:
+                mine.leaving = operation
+        elif isinstance(operation, op.PutBack):
+            mine = self.tickets.get(operation.ticket_id)
+            if mine is not None:
+                mine.started = None
+        elif isinstance(operation, op.PrefillDone):
+            mine = self.tickets.get(operation.ticket_id)
+            if mine is not None:
+                mine.is_reading = False
+        else:
+            self._note_policy(operation)
 
     def _note_policy(self, operation: op.Operation) -> None:
         known = self._policies
@@ -111,8 +115,11 @@ class Batch:
         """Return the call to send now, None while one is under way."""
         if self._in_flight is not None:
             return None
-        most = min(len(self._pending), MOST_OPERATIONS)
-        operations = tuple(self._pending.popleft() for _ in range(most))
+        if len(self._pending) <= MOST_OPERATIONS:
+            operations = tuple(self._pending)
+            self._pending.clear()
+        else:
+            operations = tuple(self._pending.popleft() for _ in range(MOST_OPERATIONS))
         self._in_flight = op.Call(self.gateway, self._sequence, self._sequence + 1, operations)
         return self._in_flight
 
@@ -130,40 +137,35 @@ class Batch:
             return self._adopt(call, has_run=reply.stands_at == call.sequence)
         self._in_flight, self._sequence = None, call.sequence
         for operation in call.operations:
-            self._confirm(operation)
-        return tuple(r for r in reply.results if self._learn(r))
+            if isinstance(operation, ENDINGS):
+                self._confirm(operation)
+        for result in reply.results:
+            self._learn(result)
+        return reply.results
 
     def give_up(self) -> None:
         """Adopt because the ledger answered with an error: what it did is not known."""
         if self._in_flight is not None:
             self._adopt(self._in_flight, has_run=False)
 
-    def _confirm(self, operation: op.Operation) -> None:
-        if not isinstance(operation, op.Release | op.Cancel):
-            return
+    def _confirm(self, operation: op.Release | op.Cancel) -> None:
         mine = self.tickets.get(operation.ticket_id)
         # A cancel that came too late leaves a lease; whoever hears of its grant releases it.
         if mine is not None and mine.leaving is operation:
             del self.tickets[operation.ticket_id]
 
-    def _learn(self, result: op.Result) -> bool:
-        """Note what a result says; False when it concerns no ticket of ours any more."""
-        if isinstance(result, op.Recorded | op.Row | op.Told):
-            return True
-        mine = self.tickets.get(result.ticket_id)
-        match result:
-            case op.Queued() if mine is not None:
-                mine.seq, mine.arrived_ms = result.seq, result.arrived_ms
-                mine.ageing_since_ms = result.ageing_since_ms
-            case op.Started():
-                if mine is None:
-                    return True  # cancelled in the same moment: the shell releases it
-                mine.seq, mine.arrived_ms = result.seq, result.arrived_ms
-                mine.ageing_since_ms = result.ageing_since_ms
+    def _learn(self, result: op.Result) -> None:
+        """Note what a result says of a ticket of ours."""
+        if isinstance(result, PLACED):
+            mine = self.tickets.get(result.ticket_id)
+            if mine is None:
+                return  # cancelled in the same moment: the shell releases it
+            mine.seq, mine.arrived_ms = result.seq, result.arrived_ms
+            mine.ageing_since_ms = result.ageing_since_ms
+            if isinstance(result, op.Started):
                 mine.started, mine.is_reading = result, True
-            case op.Turned():
-                self.tickets.pop(result.ticket_id, None)
-        return True
+        elif isinstance(result, op.Turned):
+            self.tickets.pop(result.ticket_id, None)
 
     # Adoption
 

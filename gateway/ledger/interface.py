@@ -108,6 +108,9 @@ class Refused(Exception):
 class Ledger(Protocol):
     """Four verbs for tickets, four for policy, three for looking, and a life of its own."""
 
+    #: Where its counts and a recount differed when last compared; empty when all is well.
+    mismatches: list[str]
+
     def admit(self, ticket: Ticket) -> asyncio.Future[Grant]:
         """Queue the ticket; the future resolves with its grant or raises `Refused`."""
         ...

@@ -1,4 +1,4 @@
-"""How operations and results are written for step.lua: short lines of text, readable in MONITOR.
+"""How operations and results are written for the script: lines of text, readable in MONITOR.
 
 Fields are parted by tabs; nothing that may hold a tab ever becomes a field. An entry is a header
 (what changes while it lives), a carriage return, and its ticket.
@@ -6,7 +6,9 @@ Fields are parted by tabs; nothing that may hold a tab ever becomes a field. An 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
 
 from gateway.core.types import Charge, Outcome, QuotaState, ServiceClass, Ticket
 from gateway.ledger import operations as op
@@ -27,9 +29,10 @@ def _number(text: str) -> int | None:
     return int(text) if text else None
 
 
+@lru_cache(maxsize=4096)
 def _clean(text: str) -> str:
     """Return the text without the marks that part fields; names people gave may hold anything."""
-    return text.translate(_MARKS) if not text.isalnum() else text
+    return text.translate(_MARKS)
 
 
 _MARKS = str.maketrans({"\t": " ", "\r": " ", "\n": " ", "\x1e": " ", "\x1f": " "})
@@ -51,17 +54,23 @@ def _read_charge(text: str) -> Charge:
 
 
 def ticket_line(t: Ticket) -> bytes:
-    """Write a ticket; the order of fields is `read_ticket` of step.lua."""
-    line = "\t".join(
-        (
-            _clean(t.key_id), _clean(t.user_id), LETTER[t.service_class], _clean(t.pool),
-            str(t.weight), str(t.prefill_tokens), str(t.output_tokens), str(t.ttl_ms),
-            str(t.home_wait_ms), _clean(t.session), ",".join(t.replica_order), _clean(t.place),
-            t.fingerprint, _charges(t.charges), "",
-        )
-    )  # fmt: skip
+    """Write a ticket; the order of fields is `read_ticket` of lua/entries.lua."""
+    (
+        _, key_id, user_id, cls, pool, weight, prefill, output, order, session, ttl, place,
+        fingerprint, home_wait, charges, interrupted, group,
+    ) = t  # fmt: skip
+    line = (
+        f"{_owner(key_id, user_id, cls, pool)}{weight}\t{prefill}\t{output}\t{ttl}\t{home_wait}"
+        f"\t{_clean(session)}\t{','.join(order)}\t{_clean(place)}\t{fingerprint}"
+        f"\t{_charges(charges) if charges else ''}\t"
+    ).encode()
     # Behind the record, which holds no raw tab, so that a ticket without a group costs nothing.
-    return line.encode() + t.interrupted + (b"\t" + _clean(t.group).encode() if t.group else b"")
+    return line + interrupted + (b"\t" + _clean(group).encode() if group else b"")
+
+
+@lru_cache(maxsize=4096)
+def _owner(key_id: str, user_id: str, cls: ServiceClass, pool: str) -> str:
+    return f"{_clean(key_id)}\t{_clean(user_id)}\t{LETTER[cls]}\t{_clean(pool)}\t"
 
 
 def read_ticket(ticket_id: str, line: bytes) -> Ticket:
@@ -78,49 +87,35 @@ def read_ticket(ticket_id: str, line: bytes) -> Ticket:
     )  # fmt: skip
 
 
-def encode(operation: op.Operation) -> list[Line]:  # noqa: C901  (a flat table of verbs)
-    """Write an operation; a key's caps for both classes become two."""
-    match operation:
-        case op.Enqueue(ticket):
-            return [("E", ticket.ticket_id, ticket_line(ticket))]
-        case op.Cancel(ticket_id):
-            return [("C", ticket_id, "")]
-        case op.Release():
-            return [("R", operation.ticket_id, _release(operation))]
-        case op.PutBack(ticket_id, avoid):
-            return [("B", ticket_id, avoid)]
-        case op.PrefillDone(ticket_id):
-            return [("P", ticket_id, "")]
-        case op.WriteKey(policy):
-            return _key(policy)
-        case op.WriteUser(policy):
-            return [_user(policy)]
-        case op.WritePool(policy):
-            return [("L", _clean(policy.pool), _pool(policy))]
-        case op.WriteReplica(policy):
-            return [("V", policy.replica_id, _replica(policy))]
-        case op.RemoveReplica(replica_id):
-            return [("X", replica_id, "")]
-        case op.Observe():
-            return [("O", operation.replica_id, _seen(operation))]
-        case op.Advance(ms):
-            return [("A", str(ms), "")]
-        case op.Hold():
-            return [("H", operation.ticket.ticket_id, _hold(operation))]
-        case op.Wait():
-            return [("W", operation.ticket.ticket_id, _wait(operation))]
-        case op.Ask(charges):
-            return [("Q", "", _charges(charges))]
-        case op.Look():
-            return [("D", "", "")]
-        case op.Beat():
-            return []
+def encode(operation: op.Operation) -> list[Line]:
+    """Write an operation; a key's caps for both classes become two lines, a sign of life none."""
+    write = _WRITERS.get(type(operation))
+    return write(operation) if write is not None else []
+
+
+_WRITERS: dict[type, Callable[[Any], list[Line]]] = {
+    op.Enqueue: lambda o: [("E", o.ticket.ticket_id, ticket_line(o.ticket))],
+    op.Cancel: lambda o: [("C", o.ticket_id, "")],
+    op.Release: lambda o: [("R", o.ticket_id, _release(o))],
+    op.PutBack: lambda o: [("B", o.ticket_id, o.avoid)],
+    op.PrefillDone: lambda o: [("P", o.ticket_id, "")],
+    op.WriteKey: lambda o: _key(o.policy),
+    op.WriteUser: lambda o: [_user(o.policy)],
+    op.WritePool: lambda o: [("L", _clean(o.policy.pool), _pool(o.policy))],
+    op.WriteReplica: lambda o: [("V", o.policy.replica_id, _replica(o.policy))],
+    op.RemoveReplica: lambda o: [("X", o.replica_id, "")],
+    op.Observe: lambda o: [("O", o.replica_id, _seen(o))],
+    op.Advance: lambda o: [("A", str(o.ms), "")],
+    op.Hold: lambda o: [("H", o.ticket.ticket_id, _hold(o))],
+    op.Wait: lambda o: [("W", o.ticket.ticket_id, _wait(o))],
+    op.Ask: lambda o: [("Q", "", _charges(o.charges))],
+    op.Look: lambda _: [("D", "", "")],
+}
 
 
 def _release(release: op.Release) -> bytes:
-    counts = (release.prompt_tokens, release.completion_tokens, release.tokens)
-    head = "\t".join((release.outcome, *map(str, counts), ""))
-    return head.encode() + release.record
+    _, outcome, prompt_tokens, completion_tokens, tokens, record = release
+    return f"{outcome}\t{prompt_tokens}\t{completion_tokens}\t{tokens}\t".encode() + record
 
 
 def _key(policy: KeyPolicy) -> list[Line]:
@@ -170,7 +165,7 @@ def _entry(ticket: Ticket, header: Sequence[object]) -> bytes:
 
 def _hold(held: op.Hold) -> bytes:
     # replica seq arrived deadline since started rank charge reading accepted pick_since
-    # first_bypass bypassed avoid: the order of HEADER in step.lua.
+    # first_bypass bypassed avoid: the order of HEADER in the script (lua/).
     since = _opt(held.ageing_since_ms)
     return _entry(
         held.ticket,
@@ -187,7 +182,7 @@ def _wait(wait: op.Wait) -> bytes:
 
 
 def read_entry(gateway: str, ticket_id: str, line: bytes) -> Entry:
-    """Read one entry as step.lua keeps it."""
+    """Read one entry as the script (lua/) keeps it."""
     header, _, ticket = line.partition(b"\r")
     f = header.decode().split("\t")
     return Entry(
@@ -219,7 +214,7 @@ def decode(answer: bytes) -> op.Reply:
             int(sequence), int(now), is_open == b"1", must_adopt=True, stands_at=int(stands_at)
         )
     sequence, now, is_open = head.split(b"\t")
-    results = tuple(_result(line) for line in rest.split(b"\n") if line)
+    results = tuple([_result(line) for line in rest.split(b"\n") if line])
     return op.Reply(int(sequence), int(now), is_open == b"1", results)
 
 
@@ -227,20 +222,29 @@ def _result(line: bytes) -> op.Result:
     if line.startswith(b"D\t"):
         table, field, value = line[2:].split(b"\r", 2)
         return op.Row(table.decode(), field.decode(), value)
-    kind, *f = line.decode().split("\t")
-    if kind == "S":
-        return op.Started(
-            f[0], f[1], int(f[2]), int(f[3]), _number(f[4]), int(f[5]), int(f[6]), int(f[7])
-        )
-    if kind == "Q":
-        return op.Queued(f[0], int(f[1]), int(f[2]), _number(f[3]))
-    if kind == "T":
-        outcome = Outcome(f[2]) if f[2] else None
-        quota = _quota(f[6]) if f[6] else None
-        return op.Turned(f[0], f[1], outcome, _number(f[3]), f[4], _number(f[5]), quota)
-    if kind == "U":
-        return op.Told(tuple(_quota(text) for text in f[0].split("\x1e") if text))
-    return op.Recorded(f[0], f[1])
+    return _READERS[line[:1]](line.decode().split("\t"))
+
+
+def _started(f: list[str]) -> op.Started:
+    return op.Started(
+        f[1], f[2], int(f[3]), int(f[4]), int(f[5]) if f[5] else None, int(f[6]), int(f[7]),
+        int(f[8]),
+    )  # fmt: skip
+
+
+def _turned(f: list[str]) -> op.Turned:
+    outcome = Outcome(f[3]) if f[3] else None
+    quota = _quota(f[7]) if f[7] else None
+    return op.Turned(f[1], f[2], outcome, _number(f[4]), f[5], _number(f[6]), quota)
+
+
+_READERS: dict[bytes, Callable[[list[str]], op.Result]] = {
+    b"S": _started,
+    b"Q": lambda f: op.Queued(f[1], int(f[2]), int(f[3]), _number(f[4])),
+    b"T": _turned,
+    b"U": lambda f: op.Told(tuple(_quota(text) for text in f[1].split("\x1e") if text)),
+    b"R": lambda f: op.Recorded(f[1], f[2]),
+}
 
 
 def _quota(text: str) -> QuotaState:

@@ -5,8 +5,8 @@ changes the state.
 Rule 2: no clock and no I/O; the time that has passed is handed in.
 Rule 3: after every operation everything that may start has been started.
 
-Tests, simulations, forecasts and single processes use it as it is; `step.lua` does the same work
-for any number of processes, and random histories hold the two against each other.
+Tests, simulations, forecasts and single processes use it as it is; the script (`lua/`) does the
+same work for any number of processes, and random histories hold the two against each other.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
 """The ledger any number of gateway processes share: everything that limits or orders is in Redis.
 
 One connection, one call under way; what arrives meanwhile goes into the next (batch.py). The
-script (step.lua) decides; this shell keeps time, connections and futures. While Redis is away
+script (lua/) decides; this shell keeps time, connections and futures. While Redis is away
 nothing starts and nothing is forgotten: releases are kept and told when it is back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import hiredis
@@ -31,22 +29,24 @@ from gateway.ledger import forecast, lines, recount, snapshot, wire
 from gateway.ledger import operations as op
 from gateway.ledger.batch import Batch
 from gateway.ledger.interface import Refused
+from gateway.ledger.script import SCRIPT, SHA
 from gateway.ledger.shell import HEARTBEAT_S, TICK_S, LedgerShell, Recorded
 from gateway.ledger.state import LedgerState
 
 log = logging.getLogger(__name__)
 
 PREFIX = "{l}:"
-SCRIPT = (Path(__file__).parent / "step.lua").read_bytes()
-SCRIPT_SHA = hashlib.sha1(SCRIPT).hexdigest()  # noqa: S324  (Redis names scripts by SHA-1)
 
 #: How long Redis may be away before new and waiting tickets are told so.
 PATIENCE_S = 1.0
 WAITING_PATIENCE_S = 5.0
 RETRY_AFTER_MS = 5_000
 RECONNECT_S = 0.05
-#: Errors of a server that will answer soon.
-TRANSIENT = ("LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "READONLY", "CLUSTERDOWN")
+#: Errors of a server that did nothing and will answer again: loading, failing over, disk or memory
+#: full (the first write of the script is refused, so the same call may be sent again).
+TRANSIENT = (
+    "LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "READONLY", "CLUSTERDOWN", "MISCONF", "OOM",
+)  # fmt: skip
 RECOUNT_S = 60.0
 VIEW_TIMEOUT_S = 2.0
 
@@ -85,8 +85,6 @@ class RedisLedger(LedgerShell):
         self._is_closing = False
         self._rows: list[op.Row] = []
         self._looking: asyncio.Future[list[op.Row]] | None = None
-        #: Differences between counts and recount last time; exported as `ledger_mismatch`.
-        self.mismatches: list[str] = []
         self.script_errors = 0
 
     # Life
@@ -254,17 +252,18 @@ class RedisLedger(LedgerShell):
         if self._connection is None:
             return
         arguments: list[str | bytes] = [
-            "EVALSHA", SCRIPT_SHA, "1", self._prefix, call.gateway, str(call.previous),
+            "EVALSHA", SHA, "1", self._prefix, call.gateway, str(call.previous),
             str(call.sequence), self._flags + ("a" if call.adopts else ""), self._run_id,
             str(self.batch.known_ms),
         ]  # fmt: skip
         for operation in call.operations:
-            for verb, name, rest in lines.encode(operation):
-                arguments += (verb, name, rest)
+            for line in lines.encode(operation):
+                arguments += line
         self._connection.send(self._answered, *arguments)
 
     def _answered(self, answer: Any) -> None:
         if isinstance(answer, bytes):
+            self._away_since = None
             results = self.batch.answer(lines.decode(answer))
             call = self.batch.again()
             if call is not None:
@@ -283,38 +282,44 @@ class RedisLedger(LedgerShell):
         if error.startswith("NOSCRIPT") and self._connection is not None:
             self._connection.send(lambda _: self._resend(), "SCRIPT", "LOAD", SCRIPT)
             return
-        if not error.startswith(TRANSIENT):
+        if error.startswith(TRANSIENT):
+            # As good as away: whoever waits longer than our patience is told so.
+            if self._away_since is None:
+                self._away_since = loop.time()
+                log.warning("the ledger's store takes no writes: %s", error)
+        else:
             self.script_errors += 1
             log.error("the ledger's script failed: %s", error)
             self.batch.give_up()
         loop.call_later(TICK_S, self._resend)
 
     def _take(self, results: Any) -> None:
-        rows = [r for r in results if isinstance(r, op.Row)]
-        if rows and self._looking is not None and not self._looking.done():
-            self._looking.set_result(rows)
-        super()._take(r for r in results if not isinstance(r, op.Row))
+        if self._looking is not None and not self._looking.done():
+            rows = [r for r in results if isinstance(r, op.Row)]
+            if rows:
+                self._looking.set_result(rows)
+        super()._take(results)
 
     # Looking
 
     async def view(self) -> LedgerView:
         """Return the whole picture; also recounts everything the ledger counts."""
-        state = await self.recount()
+        state, homes = await self.recount()
         # Looking ahead costs a second with a full queue; streams must not wait for it.
-        return await asyncio.to_thread(forecast.view, state, {}, is_open=self.batch.is_open)
+        return await asyncio.to_thread(forecast.view, state, homes, is_open=self.batch.is_open)
 
     async def glance(self) -> LedgerView:
         """Return the picture without expected waits and positions."""
-        state, _ = await self._state()
-        return forecast.glance(state, {}, is_open=self.batch.is_open)
+        state, rows = await self._state()
+        return forecast.glance(state, snapshot.homes_of(rows), is_open=self.batch.is_open)
 
-    async def recount(self) -> LedgerState:
-        """Hold every count against a recount of the entries, and return what was looked at."""
+    async def recount(self) -> tuple[LedgerState, dict[str, str]]:
+        """Hold every count against a recount of the entries; returns what was looked at."""
         state, rows = await self._state()
         self.mismatches = [*recount.mismatches(state), *snapshot.wrong_heads(state, rows)]
         if self.mismatches:
             log.error("the ledger does not add up: %s", self.mismatches)
-        return state
+        return state, snapshot.homes_of(rows)
 
     async def _state(self) -> tuple[LedgerState, Sequence[op.Row]]:
         """Return a dump of the ledger; callers at the same moment share one."""

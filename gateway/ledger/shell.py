@@ -53,6 +53,8 @@ class LedgerShell(ABC):
         self._futures: dict[str, asyncio.Future[Grant]] = {}
         self._records: dict[str, bytes] = {}
         self._recorded = recorded
+        #: Where counts and recount differed last time; exported as `fairway_ledger_mismatch`.
+        self.mismatches: list[str] = []
         self._asked: deque[asyncio.Future[tuple[QuotaState, ...]]] = deque()
 
     @abstractmethod

@@ -43,6 +43,11 @@ def state_of(rows: Iterable[op.Row], rules: Rules | None = None) -> LedgerState:
     return state
 
 
+def homes_of(rows: Iterable[op.Row]) -> dict[str, str]:
+    """Return the replica to which the session of each queued ticket is bound."""
+    return {session: name.decode() for session, name in tables_of(rows).get("home", {}).items()}
+
+
 def _owner(text: str) -> Owner:
     letter, _, name = text.partition("\t")
     return (lines.CLASS[letter], name)

@@ -56,7 +56,8 @@ PROTECTIONS = {
     ),
     "the dead leave a record of what they ran": Protection(
         LUA + "time.lua",
-        "    if e.interrupted ~= '' then L.append_usage(L.on_replica(e.interrupted, e.replica)) end\n",
+        "    if e.interrupted ~= '' then L.append_usage(L.on_replica(e.interrupted, "
+        "e.replica)) end\n",
         "", DEATH + "killed_gateway_leaves_nothing_behind[0]",
     ),
     "who returns says what it holds": Protection(

@@ -7,13 +7,14 @@ import redis
 from gateway.ledger import lines, recount, snapshot
 from gateway.ledger import operations as op
 from gateway.ledger.memory import MemoryStore
-from gateway.ledger.redis import PREFIX, SCRIPT
+from gateway.ledger.redis import PREFIX
+from gateway.ledger.script import SCRIPT
 
 START_MS = 1_700_000_000_000
 
 
 class LuaStore:
-    """`step.lua` under a clock that only the test switch moves."""
+    """The script under a clock that only the test switch moves."""
 
     def __init__(self, url: str, script: bytes = SCRIPT, start_ms: int = START_MS) -> None:
         self.client = redis.Redis.from_url(url)

@@ -11,7 +11,7 @@ from gateway.ledger.redis import PREFIX
 from tests.gateway.ledger.stores import LuaStore
 
 HOUR_MS = 3_600_000
-META = PREFIX + "meta"
+META = PREFIX + "2:meta"
 
 
 @pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])

@@ -157,10 +157,10 @@ def test_a_killed_process_leaks_nothing_and_stops_nobody(redis_url: str, tmp_pat
     crew.workers[0].kill()
     crew.workers[0].wait()
     killed, client = time.monotonic(), redis.Redis.from_url(redis_url)
-    (entries,) = client.keys("{l}:g:w0-*")
+    (entries,) = client.keys("{l}:2:g:w0-*")
     left = {name.decode() for name in client.hkeys(entries)}
     time.sleep(6.0)
-    still = client.keys("{l}:g:w0-*")
+    still = client.keys("{l}:2:g:w0-*")
     held = crew.wait(but=0)
 
     assert not still, "entries of the killed process are left after the limit and a second"

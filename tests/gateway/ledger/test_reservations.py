@@ -13,7 +13,7 @@ from gateway.core.types import Ticket
 from gateway.ledger import operations as op
 from gateway.ledger.interface import PoolPolicy
 from gateway.ledger.lines import read_ticket, ticket_line
-from gateway.ledger.redis import SCRIPT
+from gateway.ledger.script import SCRIPT
 from tests.gateway.ledger.books import INTERACTIVE, POOL, Books, Known, Violation, hold
 from tests.gateway.ledger.stores import LuaStore, MemoryTwin
 from tests.gateway.ledger.test_histories import SHORT
@@ -112,7 +112,7 @@ def test_others_never_hold_what_is_reserved(redis_url: str, sizes: Sizes, seed: 
 @pytest.mark.parametrize(
     "line",
     [
-        "if pools[e.pool].reserved and L.is_kept(e.pool, e.w, e.group) then",
+        "if p.reserved and L.is_kept(e.pool, e.w, e.group) then",
         "if e.group then L.add('gh:'",
         "  if L.is_all_kept(pool) then return false end",
     ],

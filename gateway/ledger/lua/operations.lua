@@ -1,0 +1,76 @@
+
+------------------------------------------------------------------------------- operations
+
+
+function operations.E(id, ticket, at) -- enqueue
+  local e = arriving[at]
+  if L.load_entry(e.ref) then return L.turn(e, 'duplicate_ticket') end
+  local key = L.key_policy(e.cls, e.key)
+  if key and key[2] ~= '1' then return L.turn(e, 'revoked') end
+  if not key or not L.user_policy(e.cls, e.user) or not pools[e.pool] then
+    return L.turn(e, 'directory_unavailable', nil, 5000)
+  end
+  local largest = L.largest_weight(e)
+  if largest and e.w > largest then return L.turn(e, 'weight_too_large', nil, nil, '', largest) end
+  for _, c in ipairs(L.charges_of(e.charges)) do
+    if not L.has_quota(c) then
+      local state = L.quota_state(c)
+      local wait = L.number(state:match('[^\31]*$'))
+      return L.turn(e, 'over_quota', nil, wait, '', c.limit, state)
+    end
+  end
+  local place = L.take_place(e)
+  if not place and L.is_full(e) then return end
+  L.reserve_quota(e)
+  seq = seq + 1
+  e.seq, e.since = seq, nil
+  if place then e.seq, e.since = place.seq, place.since end
+  e.arrived, e.deadline = now, now + e.ttl
+  L.take_in(e)
+end
+
+function operations.C(id) -- cancel
+  local e = L.own(id, true)
+  if e then L.drop_queued(e) end
+end
+
+function operations.R(id, line) -- release: outcome, prompt, completion, all tokens, record
+  local e = L.own(id, false)
+  if not e then return end
+  local f = L.fields(line)
+  local p = L.user_policy(e.cls, e.user)
+  local cost = (tonumber(f[2]) + 2 * tonumber(f[3])) * 1000
+  local used = floor(cost / max(1, p and tonumber(p[4]) or 1))
+  L.serve(e.owner_user, used - e.charge, -e.charge)
+  if f[1] == 'served' then
+    local function average(name, sample) -- stored plus one, so that 0 means none
+      local old = L.get(name)
+      if old == 0 then L.set(name, sample + 1) else
+        L.set(name, floor(((old - 1) * 7 + sample) / 8) + 1)
+      end
+    end
+    average(e.n_avg, tonumber(f[3]))
+    average(e.n_hold, now - e.started)
+    L.bind(e)
+  end
+  L.settle_quota(e, tonumber(f[4]))
+  L.unhold(e)
+  L.leave(e)
+  if f[5] ~= '' then L.tell(gateway, 'R\t' .. id .. '\t' .. L.append_usage(f[5])) end
+end
+
+function operations.B(id, avoid) -- put back
+  local e = L.own(id, false)
+  if not e then return end
+  L.give_back(e)
+  e.avoid = avoid
+  L.queue(e)
+  L.open_window(e.flow, e.cls, e.user)
+  local key = L.key_policy(e.cls, e.key)
+  if now >= e.deadline then L.evict(e) elseif key and key[2] ~= '1' then L.revoke(e) end
+end
+
+function operations.P(id) -- the prompt has been read
+  local e = L.own(id, false)
+  if e then L.stop_reading(e) end
+end

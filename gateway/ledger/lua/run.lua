@@ -1,0 +1,32 @@
+
+define()
+setmetatable(L, {
+  __index = function(_, name) -- a function of a rarer room, for the first time in this step
+    define_rare()
+    return rawget(L, name)
+  end,
+})
+L.read_meta()
+L.fetch_all()
+if not L.is_expected() then
+  local stands_at = L.text(L.get('s:' .. gateway))
+  L.write_meta()
+  return concat({ 'ADOPT', sequence, L.text(now), L.is_open() and '1' or '0', stands_at }, '\t')
+end
+call('ZADD', K.HEARD, now, gateway)
+L.set('s:' .. gateway, tonumber(sequence))
+L.set('a:' .. gateway, 0)
+if adopts then L.forget_all() else L.empty_inbox() end
+if now >= due then L.sweep() end
+-- Of an adoption nothing may start before all its leases are told: they are in use at the engines.
+if not adopts then L.dispatch() end
+for i = 7, #ARGV, 3 do
+  if ARGV[i] == 'D' then L.save() end
+  if not operations[ARGV[i]] then define_rare() end
+  operations[ARGV[i]](ARGV[i + 1], ARGV[i + 2], i)
+  if ARGV[i] ~= 'H' then L.dispatch() end
+end
+L.save()
+for name in pairs(poked) do call('PUBLISH', base .. 'poke:' .. name, '') end
+return concat({ sequence, L.text(now), L.is_open() and '1' or '0' }, '\t')
+  .. '\n' .. concat(answers, '\n')
