@@ -1,0 +1,83 @@
+"""Everybody gets their own, however many commands to Redis lose their reader on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+from collections import Counter
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+import redis
+
+from tests.gateway.wire.stage import Books, GatewayProcess, bearer, chat
+from tests.rig.engine_script import Script
+from tests.rig.relay import Relay
+from tests.rig.witness import Witness
+
+
+# A request that is cancelled while it connects leaves its socket to the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "reads", [400, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
+async def test_a_cancelled_command_never_answers_the_next_reader(
+    redis_server: str, tmp_path: Path, reads: int
+) -> None:
+    """
+    Two hundred clients behind a Redis 100 ms away ask for their own key or a chat and leave at
+    random: nobody is ever told of another's key, or gets another's answer.
+    """
+    store = redis.Redis.from_url(redis_server.replace("db=0", "db=10"))
+    store.flushdb()
+    witness = Witness(tmp_path, Script(slots=64)).start()
+    books = Books(store)
+    books.engine(witness.url, slots=64)
+    caps = {"in_flight": 20, "queued": 100}
+    keys = [(f"own{number}", books.key(f"own{number}", **caps, person=caps)) for number in range(8)]
+    wrong: list[str] = []
+    told: Counter[int] = Counter()
+    left = [reads]
+
+    async def use(client: httpx.AsyncClient, number: int) -> None:
+        dice = random.Random(number)
+        owner, secret = keys[number % len(keys)]
+        while left[0] > 0:
+            left[0] -= 1
+            if dice.random() < 0.15:
+                mark = f"{owner}/{number}"
+                body = chat(f"[mark:{mark}] x", max_tokens=2)
+                asked = client.post("/v1/chat/completions", headers=bearer(secret), json=body)
+            else:
+                mark, asked = owner, client.get("/v1/key", headers=bearer(secret))
+            task = asyncio.create_task(asked)
+            if dice.random() < 0.3:
+                await asyncio.sleep(dice.random() * 0.2)
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                answer = await task
+                told[answer.status_code] += 1
+                if answer.status_code != 503 and mark not in answer.text:  # 503: Redis was too late
+                    wrong.append(f"{mark} was told {answer.text[:300]}")
+
+    with Relay(Path(urlsplit(redis_server).path)) as link:
+        url = f"redis://127.0.0.1:{link.port}/10"
+        gateway = GatewayProcess(tmp_path, url, {"LEDGER": "redis"}).start()
+        try:
+            gateway.wait_up()
+            link.set(delay_s=0.05)  # each way
+            limits = httpx.Limits(max_connections=200)
+            async with httpx.AsyncClient(base_url=gateway.url, timeout=60, limits=limits) as client:
+                await asyncio.gather(*(use(client, number) for number in range(200)))
+            link.set()
+            gateway.wait_settled(10)
+        finally:
+            gateway.stop()
+            witness.stop()
+    gc.collect()
+    assert wrong == []
+    assert told[200] > reads / 3
