@@ -36,6 +36,7 @@ from gateway.ledger.state import LedgerState
 log = logging.getLogger(__name__)
 
 PREFIX = "{l}:"
+KEYS = PREFIX + "2:"  # before the names of the ledger's own keys; see call.lua
 
 #: How long Redis may be away before new and waiting tickets are told so.
 PATIENCE_S = 1.0

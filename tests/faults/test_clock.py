@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ledger.redis import PREFIX
+from gateway.ledger.redis import KEYS
 from tests.rig.chat import Call, Caller, chat
 from tests.rig.crowd import capped
 from tests.rig.entries import entries
@@ -66,7 +66,7 @@ def clock() -> Iterator[Clock]:
 def ledger_clock(product: Product) -> tuple[int, int]:
     """Return ledger time and the server's time of day at its last call, in milliseconds."""
     with product.redis() as link:
-        now, seen = link.hmget(f"{PREFIX}meta", "now", "clock")
+        now, seen = link.hmget(f"{KEYS}meta", "now", "clock")
     assert now
     assert seen
     return int(now), int(seen)

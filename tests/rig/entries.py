@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import redis
 
-from gateway.ledger.redis import PREFIX
+from gateway.ledger.redis import KEYS
 from tests.rig.product import Product
 
-GATEWAY = re.compile(rf"^{re.escape(PREFIX)}g:.*?(\d+)-[0-9a-f]+$")
+GATEWAY = re.compile(rf"^{re.escape(KEYS)}g:.*?(\d+)-[0-9a-f]+$")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Entry:
 def entries_of(link: redis.Redis) -> list[Entry]:
     """Return every ticket of the ledger in this Redis."""
     found = []
-    for name in link.scan_iter(match=f"{PREFIX}g:*", count=1000):
+    for name in link.scan_iter(match=f"{KEYS}g:*", count=1000):
         owner = GATEWAY.match(name.decode())
         assert owner, name
         for ticket, line in link.hgetall(name).items():

@@ -7,11 +7,11 @@ import redis
 
 from gateway.ledger import operations as op
 from gateway.ledger.memory import LONGEST_STEP_MS, MemoryStore
-from gateway.ledger.redis import PREFIX
+from gateway.ledger.redis import KEYS
 from tests.gateway.ledger.stores import LuaStore
 
 HOUR_MS = 3_600_000
-META = PREFIX + "2:meta"
+META = KEYS + "meta"
 
 
 @pytest.mark.parametrize("step_ms", [-HOUR_MS, HOUR_MS])

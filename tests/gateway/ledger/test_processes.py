@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from gateway.core.types import ServiceClass
-from gateway.ledger.redis import RedisLedger
+from gateway.ledger.redis import KEYS, RedisLedger
 from portal.stores.embedded import start_valkey
 from quotas.snapshots.usage import STREAM
 from tests.gateway.ledger import worker
@@ -157,10 +157,10 @@ def test_a_killed_process_leaks_nothing_and_stops_nobody(redis_url: str, tmp_pat
     crew.workers[0].kill()
     crew.workers[0].wait()
     killed, client = time.monotonic(), redis.Redis.from_url(redis_url)
-    (entries,) = client.keys("{l}:2:g:w0-*")
+    (entries,) = client.keys(f"{KEYS}g:w0-*")
     left = {name.decode() for name in client.hkeys(entries)}
     time.sleep(6.0)
-    still = client.keys("{l}:2:g:w0-*")
+    still = client.keys(f"{KEYS}g:w0-*")
     held = crew.wait(but=0)
 
     assert not still, "entries of the killed process are left after the limit and a second"

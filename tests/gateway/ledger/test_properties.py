@@ -13,6 +13,7 @@ from gateway.core.types import Charge, Outcome, ServiceClass, Ticket
 from gateway.ledger import operations as op
 from gateway.ledger.interface import KeyPolicy
 from gateway.ledger.memory import MemoryStore
+from gateway.ledger.redis import KEYS
 from tests.gateway.ledger import properties
 from tests.gateway.ledger.books import BATCH, INTERACTIVE
 from tests.gateway.ledger.properties import Court
@@ -69,7 +70,7 @@ def pass_time(store: LuaStore | MemoryStore, driver: Driver, ms: int) -> tuple[o
     if isinstance(store, MemoryStore):
         return store.call(call, ms).results
     seconds, micros = store.client.time()
-    store.client.hset("{l}:2:meta", "clock", seconds * 1000 + micros // 1000 - ms)
+    store.client.hset(KEYS + "meta", "clock", seconds * 1000 + micros // 1000 - ms)
     return store.call(call, flags="1t").results
 
 
