@@ -13,7 +13,7 @@ from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext_noop as _
 
 from portal.announcements import models as announcements
-from portal.status import reading, source
+from portal.status import access, reading, source
 
 THEMES = frozenset({"light", "dark"})
 
@@ -77,6 +77,7 @@ def error_page(request: HttpRequest) -> dict[str, Any]:
 
 def _common(request: HttpRequest) -> dict[str, Any]:
     return {
+        "status_open": access.is_open_to(request),
         "institute": settings.INSTITUTE_NAME,
         "contact": settings.CONTACT_EMAIL,
         "public_url": settings.PUBLIC_URL,

@@ -118,6 +118,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "portal.accounts.first_password.FirstPassword",
     "portal.accounts.seeing.SeeAs",
+    "portal.status.access.MembersOnly",
     "portal.middleware.PersonalSettings",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -176,6 +177,7 @@ ACCOUNT_REAUTHENTICATION_REQUIRED = True
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Fairway] "
 # The gateway (or the ingress in its place) discards what the client claims and writes its own.
 ALLAUTH_TRUSTED_PROXY_COUNT = 1
+STATUS_PUBLIC = env.boolean("STATUS_PUBLIC", default=True)
 SIGN_UP_OPEN = env.boolean("SIGN_UP_OPEN", default=False)
 SIGN_UP_DOMAINS = env.names("SIGN_UP_DOMAINS")
 SIGN_UP_APPROVAL = env.boolean("SIGN_UP_APPROVAL", default=True)

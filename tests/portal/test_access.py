@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from quotas.models import User
 from quotas.services import keys
 from tests.portal.scripted_gateway import ScriptedGateway, busy
 
@@ -53,6 +54,22 @@ def test_strangers_get_nothing_but_the_open_pages(client: Client) -> None:
                 got_in.append((method, address, answer.status_code))
 
     assert got_in == []
+
+
+def test_a_closed_status_is_for_members_only(client: Client, as_user: Any, settings: Any) -> None:
+    """
+    With STATUS_PUBLIC=0 strangers see neither pages nor JSON nor the card line; members see all.
+    """
+    settings.STATUS_PUBLIC = False
+    member = as_user(User.objects.create_user("mia"))
+
+    for page in ("/status/", "/capacity/"):
+        assert client.get(page)["Location"].startswith("/accounts/login/?next=")
+        assert member.get(page).status_code == 200
+    for part in ("/status.json", "/live/status/", "/live/card-line/", "/api/v1/status"):
+        assert client.get(part).status_code == 401
+        assert member.get(part).status_code == 200
+    assert "card-line" not in client.get("/accounts/login/").content.decode()
 
 
 def test_the_walk_covers_the_portal() -> None:
