@@ -29,7 +29,6 @@ from quotas.snapshots.live import EngineLive, Live, QueuedLive, RunningLive
 WORKER_SILENT_S = 25.0  # it reports every ten seconds
 STALE_S = 15.0  # an engine not heard for longer is unknown
 UP = frozenset({"up", "busy", "draining"})
-SILENT = frozenset({"suspect", "unknown"})
 LANES_SHOWN = 16
 QUEUE_SHOWN = 50
 
@@ -113,7 +112,7 @@ def _pool(live: Live, name: str, letters: dict[str, str], reader_id: str) -> Poo
     running = [ticket for ticket in live.running if ticket.pool == name]
     heard = [engine for engine in engines if is_current(engine, live.at)]
     lanes = _lanes(engines, running, letters, reader_id, live.at, queue_known=live.queue_known)
-    silent = [engine.seen_at for engine in engines if engine.state in SILENT]
+    silent = [] if heard else [engine.seen_at for engine in engines]
     waits = live.expected_wait_s.get(name, {})
     verdicts = _verdicts(live, name)
     return PoolReading(

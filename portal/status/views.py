@@ -58,7 +58,7 @@ def _past(card: shapes.Reading, *, is_week: bool) -> dict[str, Any]:
         "measured": [
             measured.of_run(
                 newest[name],
-                slots.get(name, 0),
+                slots.get(name) or int(newest[name].fingerprint.get("slots") or 0),
                 _changed(card, newest[name]),
                 week.reached(name, now),
             )

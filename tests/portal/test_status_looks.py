@@ -16,17 +16,21 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from quotas.snapshots.live import Live, VerdictLive
+from quotas.snapshots.live import EngineLive, Live, VerdictLive
 from tests.portal.scripted_gateway import ScriptedGateway, busy, engine, live, queued, unknown
 from tests.portal.tour import furnish
 from tests.rig.browser import chromium
 
 FOLDER = os.environ.get("SCREENSHOTS", "")
 POOL, SMALL = "Qwen2.5-14B", "SmolLM2-1.7B"
-QUILL = engine("quill", pool=SMALL, kind="llamacpp", slots=4, kv_usage=None)
 LOOKS = [(theme, width) for theme in ("light", "dark") for width in (1440, 360)]
 
 pytestmark = [pytest.mark.journey, pytest.mark.long, pytest.mark.timeout(600)]
+
+
+def quill() -> EngineLive:
+    """Return the small engine, heard this second."""
+    return engine("quill", pool=SMALL, kind="llamacpp", slots=4, kv_usage=None)
 
 
 def verdict(word: str, hours: float, cause: str | None, ratio: float) -> tuple[VerdictLive, ...]:
@@ -44,7 +48,7 @@ def idle() -> Live:
     """Return a card nobody uses."""
     waits: dict[str, float | None] = {"interactive": 0.0, "batch": 0.0}
     return live(
-        engines=(engine(tokens_out_per_s=0.0, tokens_in_per_s=0.0), QUILL),
+        engines=(engine(tokens_out_per_s=0.0, tokens_in_per_s=0.0), quill()),
         expected_wait_s={POOL: dict(waits), SMALL: dict(waits)},
         batch_limit={POOL: 7, SMALL: 3}, borrowed={POOL: False, SMALL: False},
         verdicts=verdict("ok", 5, None, 0.0), worker_at=time.time(),
@@ -75,7 +79,7 @@ def down() -> Live:
         dataclasses.replace(q, blocker="no_replica", expected_wait_s=None) for q in moment.queued
     )
     return dataclasses.replace(
-        moment, engines=(gone, QUILL), running=(), queued=waiting,
+        moment, engines=(gone, quill()), running=(), queued=waiting,
         expected_wait_s={POOL: {"interactive": None, "batch": None},
                          SMALL: {"interactive": 0.0, "batch": 0.0}},
         verdicts=verdict("down", 0.1, "no_replica", 0.0),
