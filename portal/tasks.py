@@ -46,6 +46,14 @@ def _length(value: object) -> float:
 
 
 @shared_task
+def refresh_fairness(days: int) -> None:
+    """Make a fairness report anew for the pages that show it."""
+    from portal.fairness import kept  # it asks for this task
+
+    kept.refresh(days)
+
+
+@shared_task
 def publish_exports() -> None:
     """Tell the gateways' metrics pages the numbers of the books."""
     text = exports.to_json(time.time(), gauges())

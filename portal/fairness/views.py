@@ -6,31 +6,19 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from django.contrib.auth.decorators import login_required
-from django.core.cache import cache
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
-from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from portal.fairness.kept import of_days
 from quotas import fairness
 from quotas.fairness import Fairness, OwnPlace
 from quotas.models import User
-from quotas.reports import Period
 
 TABS = {"1": "Today", "7": "7 days", "30": "30 days"}
 CLASSES = ("interactive", "batch")
-KEPT_S = 300  # the report reads single requests: seconds of work, the same for everybody
+PEOPLE = 50
 PAIRS = 20
-
-
-def report(days: int) -> Fairness:
-    """Return the report of the last days, at most five minutes old."""
-    name = f"fairness:{days}"
-    found = cast("Fairness | None", cache.get(name))
-    if found is None:
-        found = fairness.of_period(Period.last_days(days, now=timezone.now()))
-        cache.set(name, found, KEPT_S)
-    return found
 
 
 def own(found: Fairness, person: User) -> dict[str, OwnPlace | None]:
@@ -45,7 +33,8 @@ def page(request: HttpRequest) -> HttpResponse:
     person = cast("User", request.user)
     days = request.GET.get("days", "7")
     days = days if days in TABS else "7"
-    found = report(int(days))
+    kept = of_days(int(days))
+    found = kept.report
     places = own(found, person)
     if request.GET.get("format") == "json":
         return JsonResponse(_as_json(found, places, in_full=person.is_staff))
@@ -55,7 +44,8 @@ def page(request: HttpRequest) -> HttpResponse:
         "tabs": TABS,
         "found": found,
         "own": places,
-        "parts": found.parts if person.is_staff else (),
+        "made_at": kept.made_at,
+        "parts": found.parts[:PEOPLE] if person.is_staff else (),
         "behind": found.behind[:PAIRS] if person.is_staff else (),
         "evenness": [(name, found.jain_slots[name], found.jain_tokens[name])
                      for name in found.jain_slots],

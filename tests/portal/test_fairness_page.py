@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 from django.utils import timezone
 
+from portal.fairness import kept
 from portal.templatetags.shares import share
 from quotas.models import User
 from tests.portal.usage import event
@@ -70,3 +72,23 @@ def test_shares_are_per_cent(value: float, text: str) -> None:
     Small shares keep a decimal, large ones do not need it.
     """
     assert share(value) == text
+
+
+@pytest.mark.usefixtures("used")
+def test_an_old_report_is_shown_with_its_age_while_a_new_one_is_made(
+    alice: User, as_user: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page never waits for the work twice: it shows what there is and asks a worker once."""
+    asked: list[int] = []
+    monkeypatch.setattr(kept.tasks.refresh_fairness, "delay", asked.append)
+    old = kept.refresh(7)
+    cache.set("fairness-kept:7", kept.Kept(old.made_at - dt.timedelta(hours=2), old.report))
+
+    pages = [as_user(alice).get("/fairness/").content.decode() for _ in range(2)]
+
+    assert all("2 h ago" in page for page in pages)
+    assert asked == [7]
+    kept.tasks.refresh_fairness(7)
+    assert "Made just now" in re.sub(
+        "<[^>]*>", "", as_user(alice).get("/fairness/").content.decode()
+    )
