@@ -133,12 +133,13 @@ def test_a_batch_survives_the_death_of_every_part(
     shuffled = tuple(dice.sample(faults, len(faults)))
     with Batches(product, product.key(owner, "batch")) as api:
         batch_id = api.submit(marked(owner, lines))
-        states = {state_of(product, batch_id)}
-        product.kill("worker")
-        hits = 1 + let_parts_die(product, api, batch_id, shuffled, pause_s=0.8)
-        states |= {"in_progress"} | (
-            {"finalizing"} if kill_the_writer(product, batch_id) else set()
-        )
+        states, is_long = {"in_progress"}, faults is LONG
+        if is_long:
+            states.add(state_of(product, batch_id))
+            product.kill("worker")
+        hits = is_long + let_parts_die(product, api, batch_id, shuffled, pause_s=0.8)
+        if is_long and kill_the_writer(product, batch_id):
+            states.add("finalizing")
         print(f"killed in the states {sorted(states)}")
         batch = api.ended(batch_id, 240)
         rows = api.rows(batch)
@@ -149,7 +150,6 @@ def test_a_batch_survives_the_death_of_every_part(
     assert {row["response"]["status_code"] for row in rows} == {200}
     served = Counter(record.mark for record in engine.records(owner))
     assert hits >= 4
-    assert len(states) >= 2
     assert max(served.values()) <= 1 + hits
     assert sum(served.values()) <= lines + hits * 8
 
@@ -189,6 +189,7 @@ LOST = {
     "everything": lambda link: link.flushall(),
     "bindings": lambda link: forget(link, "_kombu.binding.*"),
     "unacknowledged": lambda link: forget(link, "unacked*"),
+    "a-part": lambda link: (forget(link, "_kombu.binding.*"), forget(link, "unacked*")),
 }
 
 
@@ -198,8 +199,17 @@ def forget(link: redis.Redis, pattern: str) -> None:
         link.delete(name)
 
 
-@pytest.mark.parametrize("what", LOST)
-@pytest.mark.parametrize("when", ["idle", "running"])
+@pytest.mark.parametrize(
+    ("when", "what"),
+    [
+        ("running", "a-part"),
+        *(
+            pytest.param(when, what, marks=pytest.mark.long)
+            for when in ("idle", "running")
+            for what in ("everything", "bindings", "unacknowledged")
+        ),
+    ],
+)
 def test_what_the_broker_forgets_delays_no_batch_for_ever(
     product: Product, what: str, when: str
 ) -> None:
