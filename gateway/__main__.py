@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import os
 import signal
 import sys
+from pathlib import Path
 
 import uvloop
+from prometheus_client import values
 from prometheus_client.multiprocess import mark_process_dead
 
-from gateway import wiring
+from gateway import metric_files, wiring
 from gateway.config import BadSetting, Config
 from gateway.server import Server
 
@@ -35,6 +38,10 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    if config.metrics_dir and not metric_files.prepare(Path(config.metrics_dir), os.getpid()):
+        logging.error("no room in %s: /metrics tells of this process alone", config.metrics_dir)
+        config = dataclasses.replace(config, metrics_dir="")
+        values.ValueClass = values.MutexValue
     try:
         uvloop.run(_serve(config))
     except OSError as error:
