@@ -76,3 +76,22 @@ def test_raw_data_is_there_for_published_runs_only(
     assert told["fingerprint"] == {"model": "m"}
     assert Client().get(f"/capacity/{void.public_id}.json").status_code == 404
     assert as_user(admin).get(f"/capacity/{void.public_id}.json").json()["state"] == "void"
+
+
+def test_what_is_measured_and_withdrawn_stands_on_the_status_page(replica: Replica) -> None:
+    """
+    A coming measurement is announced, a withdrawn one keeps its sentence struck out with the
+    reason, and programs read what is published.
+    """
+    kept = published(replica, model="m")
+    gone = published(replica, model="m")
+    capacity.withdraw(run=gone, reason="A neighbour was active.")
+    capacity.request(replica=replica, in_s=600)
+    text = Client().get("/status/").content.decode()
+    found = Client().get("/status.json").json()
+
+    assert "will be measured" in text
+    assert "A neighbour was active." in text
+    assert f"<s>Serves {gone.public_id}.</s>" in text
+    assert [one["sentence"] for one in found["capacity"]] == [f"Serves {kept.public_id}."]
+    assert found["batch_jobs_stalled"] == 0

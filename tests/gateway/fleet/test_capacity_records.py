@@ -65,6 +65,28 @@ def test_a_run_whose_process_died_does_not_block_the_next(replica: Replica) -> N
     assert (lost.state, lost.reason) == (State.FAILED, "The measuring process was lost.")
 
 
+def test_a_run_for_later_is_announced_with_its_length(replica: Replica) -> None:
+    """
+    A planned run stands on the page with its beginning, and its end where the same plan was
+    measured before; a run that goes on with the end it expects; one that died not at all.
+    """
+    now = timezone.now()
+    first = complete(replica)
+    CapacityRun.objects.filter(pk=first.pk).update(
+        started_at=now - dt.timedelta(hours=1), ended_at=now - dt.timedelta(minutes=20)
+    )
+    run = capacity.request(replica=replica, in_s=600)
+    (seen,) = capacity.announced(now=now)
+    assert abs((seen.begins_at - now).total_seconds() - 600) < 5
+    assert seen.ends_at is not None
+    assert seen.ends_at - seen.begins_at == dt.timedelta(minutes=40)
+
+    capacity.begin(run=run, plan={}, fingerprint={}, digest="d", steps_total=3, duration_s=90)
+    (seen,) = capacity.announced(now=now)
+    assert seen.ends_at == run.expected_end_at
+    assert capacity.announced(now=now + dt.timedelta(minutes=2)) == []
+
+
 @pytest.mark.parametrize("state", [State.PARTIAL, State.VOID, State.FAILED])
 def test_only_complete_runs_are_published(replica: Replica, state: str) -> None:
     """
