@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any, ClassVar, cast
 
 from django.contrib import admin
 from django.core.paginator import Paginator
+from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 from pghistory.admin import EventsAdmin
 from pghistory.admin.core import EventsChangeList
+from pghistory.core import event_models
 from pghistory.models import Events
 from unfold.contrib.filters.admin import RangeDateTimeFilter
 
@@ -57,6 +60,7 @@ class OutcomeFilter(ClassFilter):
     values = OUTCOMES
 
 
+NEWEST = 500  # changes of the audit trail that are shown without a filter
 # Columns that change with every edit and say nothing by themselves.
 _DULL = frozenset({"edition", "set_at"})
 
@@ -112,7 +116,17 @@ class AuditAdmin(ReadOnlyAdmin[Events], EventsAdmin):
     """Who changed what, when, from what to what; named in settings as PGHISTORY_ADMIN_CLASS."""
 
     search_fields = ["pgh_obj_id"]
-    search_help_text = "The number of the row that was changed."
+    search_help_text = (
+        "The number of the row that was changed. Without a filter the list holds the newest "
+        f"{NEWEST:,} changes at least; search or filter for older ones."
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        found: QuerySet[Any] = super().get_queryset(request)
+        if set(request.GET) - {"p", "o"}:
+            return found
+        since = _newest_since()
+        return found if since is None else found.filter(pgh_created_at__gte=since)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
         return AuditList
@@ -148,6 +162,23 @@ class AuditAdmin(ReadOnlyAdmin[Events], EventsAdmin):
         changed = event.pgh_diff or {}
         shown = {name: values for name, values in changed.items() if name not in _DULL}
         return "; ".join(f"{name}: {old} → {new}" for name, (old, new) in shown.items())
+
+
+def _newest_since() -> dt.datetime | None:
+    """Return a time after which there are `NEWEST` changes at least; None: there are fewer.
+
+    The trail compares each change with the one before it, so it is read no further than people
+    leaf through it.
+    """
+    tables = [model._meta.db_table for model in event_models()]
+    newest = " UNION ALL ".join(
+        f'(SELECT pgh_created_at FROM "{table}" ORDER BY pgh_id DESC OFFSET {NEWEST - 1} LIMIT 1)'  # noqa: S608
+        for table in tables
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT max(pgh_created_at) FROM ({newest}) AS found")  # noqa: S608
+        since: dt.datetime | None = cursor.fetchone()[0]
+    return since
 
 
 def _context(event: Any) -> dict[str, Any]:
