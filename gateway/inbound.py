@@ -2,7 +2,7 @@
 
 Rule 1: a head that another party might read differently, that does not end or is huge, is answered
 400 in shape, and nothing after it is read.
-Rule 2: requests sent ahead of their answers wait; while one waits, no more is read.
+Rule 2: requests sent ahead of their answers wait; while `MOST_AHEAD` wait, no more is read.
 Rule 3: no timers of its own: `tick` comes round twice a second and closes what is due.
 """
 
@@ -27,6 +27,9 @@ KEEP_ALIVE_S = 75.0
 # The rest of a body is read after its refusal, or a reset would hide that; by `keeps_alive`.
 LINGER_S = {False: 1.0, True: 10.0}
 LINGER_LIMIT = {False: 1 << 20, True: 32 << 20}
+# So many requests may come before the first is answered; then nothing more is read. Until then
+# reading goes on, for a hang-up is heard by nobody who does not read.
+MOST_AHEAD = 16
 
 
 class Inbound(asyncio.Protocol):
@@ -91,7 +94,7 @@ class Inbound(asyncio.Protocol):
         if self._ahead:
             if self._serving is None:
                 self._begin()
-            else:
+            elif len(self._ahead) >= MOST_AHEAD:
                 self._pause()
 
     def pause_writing(self) -> None:
@@ -159,7 +162,7 @@ class Inbound(asyncio.Protocol):
     def _begin(self) -> None:
         """Serve the next request that has come."""
         self._serving = client = self._ahead.pop(0)
-        if self._ahead:
+        if len(self._ahead) >= MOST_AHEAD:
             self._pause()
         self._door.begin(client)
 
@@ -254,7 +257,8 @@ class Inbound(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        if self._is_paused and not (self._is_bad or self._ahead or self._transport.is_closing()):
+        is_full = self._is_bad or len(self._ahead) >= MOST_AHEAD
+        if self._is_paused and not is_full and not self._transport.is_closing():
             self._is_paused = False
             self._transport.resume_reading()
 
