@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import datetime as dt
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,8 @@ from django.utils import timezone
 
 from quotas import stores, used
 from quotas.models import DirectoryVersion
-from quotas.picture import Picture, take
-from quotas.snapshots.directory import CHANGED, DIRECTORY, KEYS, to_json
+from quotas.picture import Picture, Scope, take
+from quotas.snapshots.directory import CHANGED, DIRECTORY, KEYS, KeyWriter, to_json
 
 log = structlog.get_logger(__name__)
 
@@ -36,29 +36,26 @@ NEXT_CHANGE = "next_change"  # field of DIRECTORY: when a time-limited row ends,
 _BATCH = 500  # keys per HSET, so that no single command is large
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Whose keys a change can have touched; everything else in Redis stays as it is."""
-
-    user_ids: frozenset[int] = frozenset()
-    key_pks: frozenset[int] = frozenset()
-
-
-def publish_soon(scope: Scope | None) -> None:
+def publish_soon(scope: Scope | None, gone: Collection[str] = ()) -> None:
     """Publish now if the stores allow it; otherwise leave it to `ensure_published`."""
     try:
-        publish(scope, is_forced=False)
+        publish(scope, gone, is_forced=False)
     except (redis.RedisError, DatabaseError) as error:
         log.warning("directory_not_published", error=str(error))
 
 
 def publish(
-    scope: Scope | None = None, *, now: dt.datetime | None = None, is_forced: bool = True
+    scope: Scope | None = None,
+    gone: Collection[str] = (),
+    *,
+    now: dt.datetime | None = None,
+    is_forced: bool = True,
 ) -> int:
     """Write the books' present state to Redis and return its version.
 
-    With a scope only its keys are written, provided Redis lacks nothing but this change. Unless
-    forced, nothing is written when a later publication has carried the change along.
+    With a scope only its keys are written and the digests in `gone` removed, provided Redis lacks
+    nothing but this change. Unless forced, nothing is written when a later publication has
+    carried the change along.
     """
     client = stores.connect()
     while True:
@@ -79,7 +76,7 @@ def publish(
                 if not seen.generation or (used.is_old(client, now=at) and used.is_needed()):
                     used.publish(now=at)
                 try:
-                    _write(pipe, seen.generation, picture, is_whole=scope is None)
+                    _write(pipe, seen.generation, picture, None if scope is None else gone)
                 except redis.WatchError:
                     continue
         return version
@@ -127,13 +124,17 @@ def _version_above(seen: _Seen) -> int:
 
 
 def _write(
-    pipe: redis.client.Pipeline, generation: str, picture: Picture, *, is_whole: bool
+    pipe: redis.client.Pipeline, generation: str, picture: Picture, gone: Collection[str] | None
 ) -> None:
+    """Write the picture in one MULTI; `gone` None: it is whole, and what it lacks must go."""
     pipe.multi()
-    if is_whole:
+    if gone is None:
         pipe.delete(KEYS)
+    elif gone:
+        pipe.hdel(KEYS, *gone)  # first: one that is still good comes back below
+    encode = KeyWriter()
     for part in _parts(list(picture.keys.items())):
-        pipe.hset(KEYS, mapping={digest: to_json(key) for digest, key in part})
+        pipe.hset(KEYS, mapping={digest: encode.json(key) for digest, key in part})
     pipe.hset(
         DIRECTORY,
         mapping={

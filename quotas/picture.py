@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from django.db.models import Min, Q, QuerySet
 
@@ -23,11 +22,16 @@ from quotas.snapshots.directory import (
     ReservationSnapshot,
 )
 
-if TYPE_CHECKING:
-    from quotas.directory import Scope
-
 # A key that stopped working is still told apart from one that never was, for this long.
 REMEMBERED = dt.timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose keys a change can have touched; everything else in Redis stays as it is."""
+
+    user_ids: frozenset[int] = frozenset()
+    key_pks: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,13 @@ def take(now: dt.datetime, version: int, scope: Scope | None) -> Picture:
     resolver = _Resolver(resolve.index(limit_rows(rows), now))
     by_pk = {key.pk: snapshot(key, resolver, version, now) for key in keys}
     snapshots = {key.digest: by_pk[key.pk] for key in keys}
-    for old in OldSecret.objects.filter(key__in=list(by_pk), valid_until__gt=now):
-        current = by_pk[old.key_id]
+    olds = OldSecret.objects.filter(valid_until__gt=now)
+    if scope is not None:
+        olds = olds.filter(key__in=list(by_pk))
+    for old in olds:
+        current = by_pk.get(old.key_id)
+        if current is None:
+            continue
         ends = min(old.valid_until.timestamp(), current.expires_at or float("inf"))
         snapshots[old.digest] = replace(current, expires_at=ends, masked=old.masked)
     kept = reserved.running_and_coming(now)

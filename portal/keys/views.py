@@ -11,6 +11,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.keys import snippets, table
@@ -65,16 +66,13 @@ def create(request: HttpRequest) -> HttpResponse:
     form = KeyForm(request.POST, cap=cap)
     if not form.is_valid():
         return _page(request, form, status=400)
-    if person.keys.filter(revoked_at__isnull=True).count() >= settings.KEYS_PER_PERSON:
-        form.add_error(None, f"You have {settings.KEYS_PER_PERSON} keys, the most one person may "
-                             "have. Revoke one that is not used.")  # fmt: skip
-        return _page(request, form, status=400)
     try:
         issued = keys.issue(
             owner=person,
             name=form.cleaned_data["name"],
             service_class=form.cleaned_data["service_class"],
             lifetime=form.lifetime,
+            most=settings.KEYS_PER_PERSON,
         )
     except ValidationError as error:
         _tell(form, error)
@@ -164,7 +162,7 @@ def edit(request: HttpRequest, public_id: str) -> HttpResponse:
         except ValidationError as error:
             _tell(form, error)
         else:
-            messages.success(request, f"Saved: {form.cleaned_data['name']}")
+            messages.success(request, _("Saved: %(name)s") % {"name": form.cleaned_data["name"]})
             return redirect("keys")
     context = {"section": "keys", "form": form, "key": key, "state": _state(key)}
     return render(request, "keys/edit.html", context, status=400 if form.errors else 200)
@@ -182,10 +180,13 @@ def switch(request: HttpRequest, public_id: str) -> HttpResponse:
     try:
         if request.POST.get("to") == "enabled":
             keys.enable(key=key)
-            messages.success(request, f"{key.name} works again within 5 s")
+            messages.success(request, _("%(name)s works again within 5 s") % {"name": key.name})
         else:
             keys.disable(key=key)
-            messages.success(request, f"{key.name} is refused within 5 s, until you enable it")
+            messages.success(
+                request,
+                _("%(name)s is refused within 5 s, until you enable it") % {"name": key.name},
+            )
     except ValidationError as error:
         messages.error(request, " ".join(error.messages))
     return redirect("keys")
@@ -219,7 +220,9 @@ def revoke(request: HttpRequest, public_id: str) -> HttpResponse:
     key = _own(request, public_id)
     if request.method == "POST":
         keys.revoke(key=key)
-        messages.success(request, f"Revoked {key.name}: refused everywhere within 5 s")
+        messages.success(
+            request, _("Revoked %(name)s: refused everywhere within 5 s") % {"name": key.name}
+        )
         return redirect("keys")
     row = next(row for row in table.rows(_person(request), source.read()) if row.key.pk == key.pk)
     return render(request, "keys/revoke.html", {"section": "keys", "key": key, "row": row})

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from django.db import connection, transaction
 
 from quotas import directory
 from quotas.models import DirectoryVersion
+from quotas.picture import Scope
 
 _BUMP = (
     f"INSERT INTO {DirectoryVersion._meta.db_table} AS kept (id, version) VALUES (1, 1) "  # noqa: S608
@@ -23,12 +23,18 @@ _BUMP = (
 
 
 @contextmanager
-def writing(scope: directory.Scope | None = None) -> Iterator[None]:
-    """Hold the write lock for the block; publish what `scope` names (None: all) on commit."""
+def writing(scope: Scope | None = None) -> Iterator[set[str]]:
+    """Hold the write lock for the block; publish what `scope` names (None: all) on commit.
+
+    The block is given a set for the digests of secrets that open nothing any more: they are taken
+    out of the directory, without publishing everybody's keys for it.
+    """
+    gone: set[str] = set()
     with transaction.atomic():
         with connection.cursor() as cursor:
             # A revocation that was shown as done must survive a crash of the server.
             cursor.execute("SET LOCAL synchronous_commit = on")
             cursor.execute(_BUMP)
-        yield
-        transaction.on_commit(partial(directory.publish_soon, scope), robust=True)
+        yield gone
+        # No partial: Django names what fails, and a partial has no name.
+        transaction.on_commit(lambda: directory.publish_soon(scope, gone), robust=True)

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db.models.functions import Lower
 
-from quotas.directory import Scope
 from quotas.models import Card, Pool, Replica
+from quotas.picture import Scope
 from quotas.services import books
 from quotas.snapshots.addresses import BadAddress, allowed_hosts, engine_url
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from quotas.directory import Scope
 from quotas.models import ApiKey, OldSecret, ServiceClass, User
+from quotas.picture import Scope
 from quotas.services import books
 from quotas.snapshots import keyformat
 
@@ -38,8 +38,13 @@ def issue(
     lifetime: dt.timedelta | None = DEFAULT_LIFETIME,
     kind: str = ApiKey.Kind.ORDINARY,
     end_user_header: str = "",
+    most: int | None = None,
 ) -> IssuedKey:
-    """Create a key; lifetime None means it never expires."""
+    """Create a key; lifetime None means it never expires.
+
+    `most` is how many keys the owner may have. They are counted under the books' lock, so that
+    who sends ten forms at once gets no more than who sends one after the other.
+    """
     if service_class not in ServiceClass.values:
         raise ValidationError({"service_class": "The class is interactive or batch."})
     secret = keyformat.generate(service_class)
@@ -54,6 +59,10 @@ def issue(
         expires_at=_end_of(lifetime),
     )
     with books.writing(Scope(user_ids=frozenset({owner.pk}))):
+        if most is not None and owner.keys.filter(revoked_at=None).count() >= most:
+            raise ValidationError(
+                f"{most} keys are the most one person may have. Revoke one that is not used."
+            )
         key.full_clean()
         key.save(force_insert=True)
     return IssuedKey(key, secret)
@@ -95,7 +104,7 @@ def rotate(
         raise ValidationError({"overlap": f"Between 0 and {LONGEST_OVERLAP.days} days."})
     now = timezone.now()
     secret = keyformat.generate(key.service_class)
-    with books.writing():  # whole: the old digest must leave the directory
+    with books.writing(_scope(key)) as gone:
         key = _locked(key)
         if seen_masked and seen_masked != key.masked:
             raise ValidationError("This key was rotated meanwhile; its newest secret stays.")
@@ -104,6 +113,7 @@ def rotate(
             OldSecret.objects.create(
                 key=key, digest=key.digest, masked=key.masked, valid_until=old_ends
             )
+        gone.add(key.digest)
         key.digest = keyformat.digest(secret)
         key.masked = keyformat.masked(secret)
         key.expires_at = _end_of(lifetime)
@@ -131,21 +141,25 @@ def enable(*, key: ApiKey) -> ApiKey:
 
 def revoke(*, key: ApiKey) -> ApiKey:
     """End the key for good, its old secrets with it. Revoking twice changes nothing."""
-    with books.writing():
+    with books.writing(_scope(key)) as gone:
         key = ApiKey.objects.select_for_update().get(pk=key.pk)
         if key.revoked_at is None:
             key.revoked_at = timezone.now()
             key.save(update_fields=["revoked_at"])
+            gone.update(key.old_secrets.values_list("digest", flat=True))
             key.old_secrets.all().delete()
     return key
 
 
 def revoke_all(*, owners: Iterable[User]) -> int:
     """End every key of these people for good, all or none; return how many were ended now."""
-    with books.writing():
-        chosen = ApiKey.objects.select_for_update().filter(owner__in=owners, revoked_at=None)
+    people = frozenset(owner.pk for owner in owners)
+    with books.writing(Scope(user_ids=people)) as gone:
+        chosen = ApiKey.objects.select_for_update().filter(owner__in=people, revoked_at=None)
         pks = list(chosen.values_list("pk", flat=True))
-        OldSecret.objects.filter(key__in=pks).delete()
+        old = OldSecret.objects.filter(key__in=pks)
+        gone.update(old.values_list("digest", flat=True))
+        old.delete()
         ApiKey.objects.filter(pk__in=pks).update(revoked_at=timezone.now())
     return len(pks)
 

@@ -11,10 +11,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from quotas import resolve
-from quotas.directory import Scope
 from quotas.limits import LimitSpec, find
 from quotas.models import ApiKey, Group, Level, LimitRow, ServiceClass, User
-from quotas.picture import limit_rows
+from quotas.picture import Scope, limit_rows
 from quotas.services import books
 
 NO_LIMIT = None

@@ -6,8 +6,8 @@ import datetime as dt
 
 from django.core.exceptions import ValidationError
 
-from quotas.directory import Scope
 from quotas.models import Group, User
+from quotas.picture import Scope
 from quotas.services import books
 
 

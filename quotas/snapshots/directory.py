@@ -138,12 +138,37 @@ class Fleet:
 
 def to_json(snapshot: KeySnapshot | Fleet) -> bytes:
     """Serialise for Redis."""
-    return json.dumps(snapshot, default=_fields, separators=(",", ":")).encode()
+    return _encode(snapshot).encode()
+
+
+_OWN = tuple(name for name in KeySnapshot.__slots__ if name not in ("interactive", "batch"))
+
+
+class KeyWriter:
+    """Serialises keys for Redis; limits that many of them share are written once."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, tuple[Limits, str]] = {}
+
+    def json(self, key: KeySnapshot) -> bytes:
+        """Return the key as `key_from_json` reads it."""
+        own = {name: getattr(key, name) for name in _OWN}
+        parts = (_encode(own)[:-1], self._limits(key.interactive), self._limits(key.batch))
+        return '{},"interactive":{},"batch":{}}}'.format(*parts).encode()
+
+    def _limits(self, limits: Limits) -> str:
+        # By identity, which costs nothing to look up; the object is kept, so its id stays its own.
+        found = self._written.get(id(limits))
+        if found is None:
+            found = self._written[id(limits)] = (limits, _encode(limits))
+        return found[1]
 
 
 def _fields(part: Any) -> dict[str, Any]:
-    """Return a snapshot's fields without copying them: ten thousand keys at a time need it."""
     return {name: getattr(part, name) for name in part.__slots__}
+
+
+_encode = json.JSONEncoder(default=_fields, separators=(",", ":")).encode
 
 
 def _limits(raw: dict[str, Any]) -> Limits:

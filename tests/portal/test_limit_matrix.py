@@ -9,10 +9,9 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from quotas import directory
 from quotas.limits import LimitSpec, offered
 from quotas.models import ApiKey, LimitRow, User
-from quotas.picture import take
+from quotas.picture import Scope, take
 from quotas.services import keys
 
 pytestmark = pytest.mark.django_db
@@ -48,7 +47,7 @@ def by_page(browser: Client, level: str, key: ApiKey, row: dict[str, Any]) -> in
 
 def seen(key: ApiKey, spec: LimitSpec, service_class: str, per: str) -> object:
     """Return what a gateway reads."""
-    picture = take(timezone.now(), 1, directory.Scope(key_pks=frozenset({key.pk})))
+    picture = take(timezone.now(), 1, Scope(key_pks=frozenset({key.pk})))
     found = picture.keys[key.digest].limits(service_class)
     return found.allowed_models if spec.is_list else getattr(found, per).get(spec.name)
 

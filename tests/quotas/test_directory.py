@@ -103,7 +103,7 @@ def test_a_narrow_publication_after_a_missed_one_is_whole(
 ) -> None:
     """A change of Alice carries Bob's unpublished change along."""
     his = issue(bob)
-    monkeypatch.setattr(directory, "publish_soon", lambda scope: None)
+    monkeypatch.setattr(directory, "publish_soon", lambda *_: None)
     keys.revoke(key=his.key)
     monkeypatch.undo()
 
@@ -196,15 +196,34 @@ def test_publishing_costs_a_fixed_number_of_queries(
 ) -> None:
     """Fifty keys are published with as many queries as one."""
     issue(alice)
-    with django_assert_max_num_queries(12) as one:
+    with django_assert_max_num_queries(13) as one:
         directory.publish()
     for number in range(50):
         issue(alice, f"key {number}")
-    with django_assert_max_num_queries(12) as many:
+    with django_assert_max_num_queries(13) as many:
         directory.publish()
 
     assert len(many) == len(one)
     assert valkey.hlen(KEYS) == 51
+
+
+def test_dead_secrets_leave_without_everybody_s_keys(
+    alice: User, bob: User, valkey: redis.Redis, issue: Callable
+) -> None:
+    """Rotating and revoking one key writes that key alone, and its old secrets open nothing."""
+    mine, others = issue(alice), issue(bob)
+    valkey.hset(KEYS, others.key.digest, "not written again")
+    hour = dt.timedelta(hours=1)
+
+    second = keys.rotate(key=mine.key, overlap=hour)
+    assert published(valkey, mine.key.digest).key_id == mine.key.public_id  # until the hour is over
+    third = keys.rotate(key=second.key)
+    assert published(valkey, second.key.digest) is None
+    keys.revoke(key=third.key)
+
+    assert published(valkey, third.key.digest).state == "revoked"
+    assert set(valkey.hkeys(KEYS)) == {third.key.digest.encode(), others.key.digest.encode()}
+    assert valkey.hget(KEYS, others.key.digest) == b"not written again"
 
 
 @pytest.fixture(autouse=True)

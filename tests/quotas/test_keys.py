@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import redis
 import time_machine
 from django.core.exceptions import ValidationError
-from django.db import connection
+from django.db import connection, connections
 from django.utils import timezone
 
 from quotas.models import ApiKey, OldSecret, User
@@ -129,3 +132,24 @@ def test_a_key_needs_a_name_of_at_most_a_hundred_characters(
     """Without a name nobody knows later what to revoke."""
     with pytest.raises(ValidationError):
         issue(alice, name)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_ten_forms_at_once_make_no_key_too_many(
+    alice: User, valkey: redis.Redis, issue: Callable
+) -> None:
+    """The most keys a person may have are counted under the lock under which one is made."""
+
+    def send(number: int) -> bool:
+        try:
+            issue(alice, f"key {number}", most=3)
+        except ValidationError:
+            return False
+        finally:
+            connections.close_all()
+        return True
+
+    with ThreadPoolExecutor(10) as forms:
+        assert Counter(forms.map(send, range(10))) == {True: 3, False: 7}
+    assert alice.keys.count() == 3
+    connections.close_all()

@@ -10,9 +10,8 @@ from django.core.exceptions import ValidationError
 from django.db import connection
 from django.utils import timezone
 
-from quotas import directory
 from quotas.models import ApiKey, Group, User
-from quotas.picture import take
+from quotas.picture import Scope, take
 from quotas.services import invites, keys, people, privacy, requests, usage
 from quotas.usage_rows import parse
 from tests.quotas.helpers import record
@@ -85,7 +84,7 @@ def test_an_account_s_end_stops_its_keys_at_that_second(
     User.objects.filter(pk=alice.pk).update(ends_at=end)
 
     def state(now: dt.datetime) -> str:
-        scope = directory.Scope(user_ids=frozenset({alice.pk}))
+        scope = Scope(user_ids=frozenset({alice.pk}))
         return take(now, 1, scope).keys[key.digest].state
 
     assert state(end - dt.timedelta(seconds=1)) == "live"

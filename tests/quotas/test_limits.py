@@ -13,11 +13,10 @@ from django.core.exceptions import ValidationError
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from quotas import directory
 from quotas import limits as registry
 from quotas.limits import SPECS, LimitSpec, offered
 from quotas.models import ApiKey, LimitRow, User
-from quotas.picture import take
+from quotas.picture import Scope, take
 from quotas.services import limits
 from quotas.services.limits import EVERYONE, Holder
 from quotas.snapshots.windows import LARGEST_PER_MINUTE
@@ -52,7 +51,7 @@ def holder_of(level: str, key: ApiKey) -> Holder:
 
 def seen_by_gateway(key: ApiKey, spec: LimitSpec, service_class: str, per: str) -> object:
     """Return what a gateway reads of one limit of the key."""
-    picture = take(timezone.now(), 1, directory.Scope(key_pks=frozenset({key.pk})))
+    picture = take(timezone.now(), 1, Scope(key_pks=frozenset({key.pk})))
     found = picture.keys[key.digest].limits(service_class)
     return found.allowed_models if spec.is_list else getattr(found, per).get(spec.name)
 

@@ -1,4 +1,4 @@
-"""`manage.py prepare`: tables, static files, the first admin and the engine of ENGINE_URL."""
+"""`manage.py prepare`: tables, static files, first admin, engine of ENGINE_URL, directory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from portal import preparation
 from portal.stores.errors import StoreError
+from quotas import directory
 
 PATIENCE_S = 60.0
 
@@ -31,3 +32,5 @@ class Command(BaseCommand):
             )
         if settings.ENGINE_URL:
             preparation.register_own_engine()
+        # Gateways that start before the usage writer find the directory as the books have it.
+        directory.ensure_published()
