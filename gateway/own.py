@@ -56,6 +56,17 @@ def _model(services: Services, pool: PoolSnapshot, shown: str) -> dict[str, Any]
         entry["root"] = pool.name
     if pool.context is not None:
         entry["max_model_len"] = pool.context
+    if pool.reservations:
+        entry["reserved"] = [
+            {
+                "group": one.group_name,
+                "slots": one.slots,
+                "starts_at": one.starts_at,
+                "ends_at": one.ends_at,
+                "is_running": one.is_running,
+            }
+            for one in pool.reservations
+        ]
     return entry
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet, Sum
 
-from quotas.models import Reservation
+from quotas.models import Replica, Reservation
 from quotas.occurrences import WEEK, Occurrence, occurrences, present
 
 LONGEST = dt.timedelta(days=92)
@@ -23,6 +23,7 @@ class Shown:
     reservation: Reservation
     occurrence: Occurrence
     is_running: bool
+    pool_slots: int
 
     @property
     def next_change(self) -> dt.datetime:
@@ -36,10 +37,13 @@ def running_and_coming(now: dt.datetime) -> list[Shown]:
 
 
 def _shown(now: dt.datetime) -> Iterator[Shown]:
-    for reservation in since(now).select_related("pool"):
+    in_service = ~Q(pool__replicas__state=Replica.State.DISABLED)
+    slots = Sum("pool__replicas__slots", filter=in_service, default=0)
+    for reservation in since(now).select_related("pool").annotate(pool_slots=slots):
         occurrence = present(times(reservation), now)
         if occurrence is not None:
-            yield Shown(reservation, occurrence, occurrence.starts_at <= now)
+            is_running = occurrence.starts_at <= now
+            yield Shown(reservation, occurrence, is_running, reservation.pool_slots)
 
 
 def since(now: dt.datetime) -> QuerySet[Reservation]:
