@@ -1,13 +1,15 @@
 """Mails when 80 and 100 % of a limit of a day or month are used, once in each window.
 
 The numbers are those of the books' rollup, a second behind the gate. A person is told of their own
-limits and of those of their keys; of a group's limits its owners are told.
+limits, of those of their keys, and of those of the end users behind an application key of theirs,
+who have no address here; of a group's limits its owners are told.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
@@ -51,16 +53,22 @@ def send(now: dt.datetime) -> int:
     rows = resolve.index(limit_rows(LimitRow.objects.all()), now)
     return sum(
         _tell(person, reached, now)
-        for person, target, identities in _people()
+        for person, target, identities in _people(found)
         for reached in _reached(rows, target, identities, found, now)
     )
 
 
-def _people() -> Iterator[tuple[User, resolve.Target, dict[str, str]]]:
+def _people(found: Iterable[str]) -> Iterator[tuple[User, resolve.Target, dict[str, str]]]:
     """Yield who may be told, whose limits they are, and under which names they are counted."""
+    behind: dict[str, set[str]] = defaultdict(set)  # owner -> the end users who used something
+    for counter in found:
+        _, _, per, identity = counter.split("|", 3)
+        if per == "person" and "/" in identity:
+            behind[identity.partition("/")[0]].add(identity)
     wanting = User.objects.filter(is_active=True, wants_quota_mail=True).exclude(email="")
     for user in wanting.iterator():
-        yield user, resolve.Target(user.group_id, user.pk), {"person": str(user.pk)}
+        for identity in (str(user.pk), *sorted(behind[str(user.pk)])):
+            yield user, resolve.Target(user.group_id, user.pk), {"person": identity}
     live = ApiKey.objects.filter(
         revoked_at=None, disabled_at=None, owner__in=wanting
     ).select_related("owner")
@@ -94,7 +102,7 @@ def _reached(
 def _tell(person: User, reached: Reached, now: dt.datetime) -> bool:
     with transaction.atomic():
         _, is_new = QuotaMail.objects.get_or_create(
-            user=person, counter=reached.counter, percent=reached.percent
+            user=person, counter=reached.counter[:200], percent=reached.percent
         )
         if is_new:
             mail.after_commit(
@@ -109,10 +117,13 @@ def _text(reached: Reached, now: dt.datetime) -> str:
     window = windows.window(reached.spec.window, now, settings.TIME_ZONE)
     resets = window.end.astimezone(ZoneInfo(settings.TIME_ZONE))
     whose = {"person": "you", "key": "one of your keys", "group": "your group"}[reached.per]
-    name = reached.counter.rpartition("|")[2]
+    name = reached.counter.split("|", 3)[3]
+    if reached.per == "person" and "/" in name:
+        whose, name = "an end user of your application key", name.partition("/")[2]
+    is_named = not (reached.per == "group" or whose == "you")
     return (
         f"{reached.tokens:,} of {reached.limit:,} {reached.spec.unit} are used for {whose}"
-        f"{f' ({name})' if reached.per == 'key' else ''}, class {reached.service_class}.\n"
+        f"{f' ({name})' if is_named else ''}, class {reached.service_class}.\n"
         f"The limit resets at {resets:%Y-%m-%d %H:%M} ({settings.TIME_ZONE}).\n\n"
         f"Your quotas: {settings.PUBLIC_URL}/\n"
         f"Ask for more: {settings.PUBLIC_URL}/quota/\n"

@@ -33,6 +33,7 @@ from django.utils import timezone
 from quotas import directory, rejections, stores, used
 from quotas.services import usage
 from quotas.services.usage import Overtaken, Position
+from quotas.snapshots.directory import DIRECTORY
 from quotas.snapshots.usage import EPOCH, FIELD, STREAM, WRITTEN
 from quotas.usage_rows import BrokenRecord, Parsed, parse
 
@@ -42,6 +43,9 @@ BATCH = 5_000  # records in one transaction; bounds memory and time to commit
 WAIT_MS = 500  # longest sleep on an empty stream
 EACH_S = 1.0  # how often the directory is looked at
 USED_EACH_S = 30.0  # how often the counters of day and month are published
+# After a loss leases are taken over with what the books said when they were admitted; until all
+# of those have ended and are written, the counters are published at every look.
+USED_HURRY_S = 60.0
 LONGEST_PAUSE_S = 5.0
 BROKEN = "{l}:usage:broken"  # entries that are no records, the newest thousand
 HEALTH = "fairway:usage:writer"  # what the status page shows of the writer
@@ -72,6 +76,8 @@ class UsageWriter:
         self._clock = clock
         self._looked_at = float("-inf")
         self._used_at = float("-inf")
+        self._generation: bytes | None = None
+        self._hurry_until = float("-inf")
         self._batch = BATCH
 
     def run(self, stop: threading.Event) -> None:
@@ -116,6 +122,9 @@ class UsageWriter:
             return
         if directory.ensure_published():
             log.info("directory_published")
+        generation: Any = self._redis.hget(DIRECTORY, "generation")
+        if generation != self._generation:
+            self._generation, self._hurry_until = generation, now + USED_HURRY_S
         rejections.collect(self._redis, now_s=time.time())
         self._publish_used(now)
         self._redis.hset(HEALTH, mapping={"at": time.time(), "waiting": self._redis.xlen(STREAM)})
@@ -123,7 +132,7 @@ class UsageWriter:
 
     def _publish_used(self, now: float) -> None:
         """Tell the gateways the books' counters again; it heals what a loss left uncounted."""
-        if now - self._used_at >= USED_EACH_S:
+        if now - self._used_at >= USED_EACH_S or now < self._hurry_until:
             self._used_at = now
             if used.is_needed():
                 used.publish(now=timezone.now())

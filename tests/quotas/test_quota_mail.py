@@ -68,3 +68,13 @@ def test_a_group_s_owners_and_a_key_s_owner_are_told_and_nobody_else(
     mail.outbox.clear()
     assert quota_mail.send(NOW + dt.timedelta(days=20)) == 0
     assert mail.outbox == []
+
+
+def test_an_application_s_owner_is_told_of_its_end_users(redis_url: str, alice: User) -> None:
+    """Who stands behind an application key has a day of their own, and no address."""
+    limit(2 * EACH, user=alice)
+    use(1, 2, user_id=f"{alice.pk}/ann", end_user="ann")
+    use(3, 1, user_id=f"{alice.pk}/ben", end_user="ben")
+
+    assert [quota_mail.send(NOW), quota_mail.send(NOW)] == [1, 0]
+    assert "used for an end user of your application key (ann)" in mail.outbox[0].body
