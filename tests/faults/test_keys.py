@@ -64,6 +64,43 @@ async def test_a_dead_key_starts_nothing_after_five_seconds(
         assert checkers.refused_after(witness.records(), user, dead_s) == []
 
 
+DEAD = """
+import datetime as dt, json
+from quotas.models import ApiKey, User
+from quotas.services import keys, people
+found = {}
+for state in ("live", "disabled", "expired", "owner out", "revoked"):
+    for kind in ("ordinary", "application", "administrator"):
+        name = f"{state} {kind}".replace(" ", "-")
+        owner = people.ensure_user(username=name)
+        if kind == "administrator":
+            User.objects.filter(pk=owner.pk).update(is_staff=True, is_superuser=True)
+        made = keys.issue(
+            owner=owner, name=name, service_class="interactive",
+            kind="application" if kind == "application" else "ordinary",
+            end_user_header="X-User" if kind == "application" else "",
+            lifetime=dt.timedelta(seconds=1) if state == "expired" else None,
+        )
+        if state == "disabled":
+            keys.disable(key=made.key)
+        elif state == "revoked":
+            keys.revoke(key=made.key)
+        elif state == "owner out":
+            people.set_active(user=owner, is_active=False)
+        found[f"{state}/{kind}"] = made.secret
+print(json.dumps(found))
+"""
+
+
+async def test_no_kind_of_key_outlives_its_end(product: Product, client: Caller) -> None:
+    """Disabled, expired, revoked, owner locked out: 401 for every kind of key and of owner."""
+    text = await asyncio.to_thread(product.manage, "shell", "--no-imports", "-c", DEAD)
+    await asyncio.sleep(2)  # the directory is read each second
+    for name, secret in json.loads(text.splitlines()[-1]).items():
+        answer = await client.get("/v1/models", secret)
+        assert answer.status_code == (200 if name.startswith("live") else 401), name
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -128,19 +165,35 @@ def process_texts(product: Product) -> str:
     return "\n".join(found)
 
 
+ROTATE = """
+from quotas.models import ApiKey
+from quotas.services import keys
+key = keys.rotate(key=ApiKey.objects.get(owner__username="keeper")).key
+keys.revoke(key=keys.rename(key=key, name="renamed"))
+"""
+
+
 async def test_no_secret_is_readable_anywhere(
     product: Product, client: Caller, witness: Witness
 ) -> None:
-    """After using, mistyping and misplacing a key its secret is in no dump, log or process."""
+    """
+    After using, mistyping, misplacing, rotating and revoking a key its secret is in no dump and
+    no process, nor in any log, although every program tells all it has to tell.
+    """
+    assert product.settings["LOG_LEVEL"] == "DEBUG"
     secret = await asyncio.to_thread(product.key, "keeper")
     assert (await client.ask(secret, chat("witness", "keeper/1"))).whole
     wrong = secret[:-1] + ("0" if secret[-1] != "0" else "1")
     assert (await client.ask(wrong, chat("witness", "keeper/2"))).status == 401
     odd = httpx.AsyncClient(base_url=product.url, verify=False, auth=("user", secret))
     async with odd:
+        await odd.get("/v1/models")  # as a password, which is no way to send it
         await odd.get("/v1/models", params={"api_key": secret})
         await odd.get("/status/", headers={"Cookie": f"key={secret}"})
         await odd.post("/v1/chat/completions", content=json.dumps({"model": secret}))
+        await odd.post("/v1/files", headers={"Authorization": f"Bearer {secret}"})
+        await odd.get("/api/v1/keys", headers={"Authorization": f"Bearer {secret}"})
+    await asyncio.to_thread(product.manage, "shell", "--no-imports", "-c", ROTATE)
     await asyncio.sleep(1)
     logs = {str(path): path.read_text(errors="replace")
             for path in product.folder.rglob("*.log")}  # fmt: skip

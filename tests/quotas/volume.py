@@ -6,6 +6,7 @@ import datetime as dt
 
 from django.db import connection
 
+from quotas.models import ApiKey, User
 from quotas.services.usage import _GROUP, _SUMS
 
 END = dt.datetime(2026, 11, 30, tzinfo=dt.UTC)
@@ -25,6 +26,21 @@ SELECT 'req_' || n, %(end)s::timestamptz - (n * (30 * 86400.0 / %(rows)s)) * int
 FROM (SELECT n, CASE WHEN n %% 5 = 0 THEN 1 ELSE 2 + (n::bigint * 7919) %% 199 END AS u
       FROM generate_series(1, %(rows)s) n) AS made
 """
+
+
+def people() -> None:
+    """Make the 200 people and their keys whose usage that is, those there already stay."""
+    users = [User(pk=u, username=f"person{u}", email=f"p{u}@example.org") for u in range(1, 201)]
+    User.objects.bulk_create(users, ignore_conflicts=True)
+    made = [
+        ApiKey(
+            public_id=f"key_{user.pk}_{n}", owner=user, name=f"key {n}", digest=f"{user.pk}-{n}",
+            masked="…", service_class=("batch", "interactive")[n],
+        )
+        for user in users
+        for n in (0, 1)
+    ]  # fmt: skip
+    ApiKey.objects.bulk_create(made, ignore_conflicts=True)
 
 
 def fill(rows: int) -> None:

@@ -29,7 +29,8 @@ def product(
 ) -> Iterator[Product]:
     """Run the product for every test that leaves it as it found it."""
     folder = tmp_path_factory.mktemp("product")
-    found = Product(folder, running_witness.url, TESTING)
+    # Every program says all it has to say: what is looked for in the logs must have its chance.
+    found = Product(folder, running_witness.url, TESTING | {"LOG_LEVEL": "DEBUG"})
     try:
         yield found.start()
     finally:
