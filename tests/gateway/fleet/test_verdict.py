@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -283,3 +283,61 @@ def test_the_arithmetic_is_shown() -> None:
     assert "0.7 x 1,000" in decision.arithmetic
     assert "100% of 4.0 hours" in decision.arithmetic
     assert decision.reason.startswith("Saturated on 4 of the last 7 days")
+
+
+def lived(
+    crowd: Sequence[Mapping[Blocker, int]], service_class: ServiceClass = ServiceClass.INTERACTIVE
+) -> tuple[list[Day], set[Word]]:
+    """Live through three days with these crowds for an hour each; returns them, and the words.
+
+    A crowd is there for five minutes at a time, one after the other; then it is quiet.
+    """
+    clock, days, words = Clock(service_class), list[Day](), set[Word]()
+    for number in range(3):
+        waited: dict[Blocker, float] = {}
+        seen: set[Word] = set()
+        for turn in range(20):
+            waiting = crowd[turn % len(crowd)] if turn < 12 else {}
+            seen.add(clock.go(5 * MINUTE, waiting).word)
+            for blocker, count in waiting.items():
+                waited[blocker] = waited.get(blocker, 0.0) + count * 5 * MINUTE
+        bad = Word.SATURATED in seen, Word.OVERLOADED in seen
+        days.append(Day(f"2026-11-{20 + number}", any(bad), bad[1], waited, kv_usage=0.5))
+        words |= seen
+        clock.now_s += 22 * HOUR
+    return days, words
+
+
+@pytest.mark.parametrize(
+    ("crowd", "cause", "words"),
+    [
+        ([{SLOTS: 20, Blocker.OWN_CAP: 5}], SLOTS, "Raise the slots"),
+        ([{KV: 20, SLOTS: 4}], KV, "more memory"),
+        ([{PREFILL: 20, SLOTS: 4}], PREFILL, "second replica"),
+        ([{Blocker.OWN_CAP: 200}], None, ""),
+        ([{SLOTS: 20}, {}], None, ""),  # flapping: half of the time nobody waits
+    ],
+)
+def test_days_are_judged_by_what_held_in_them(
+    crowd: list[dict[Blocker, int]], cause: Blocker | None, words: str
+) -> None:
+    """
+    Over days of a moved clock each shortage that holds is saturation with its cause and action;
+    own caps and a crowd that comes and goes are not.
+    """
+    days, seen = lived(crowd)
+    decision = decide(days, replicas=1, replica_tokens_per_s=1000.0)
+
+    assert (Word.SATURATED in seen) is (cause is not None)
+    assert (decision.blocker if decision else None) is cause
+    assert words in (decision.action if decision else "")
+
+
+def test_batch_that_waits_for_days_is_never_saturation() -> None:
+    """
+    However much batch waits overnight, no day is saturated and nothing is decided.
+    """
+    days, seen = lived([{SLOTS: 500}], ServiceClass.BATCH)
+
+    assert seen == {Word.OK, Word.BUSY}
+    assert decide(days, replicas=1, replica_tokens_per_s=1000.0) is None
