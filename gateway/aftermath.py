@@ -11,9 +11,9 @@ from gateway.record import Story
 from gateway.upstream import Closed
 from quotas.snapshots.directory import ReplicaSnapshot
 
-# llama.cpp frees a slot only after the batch it computes; its slot stays ours that much longer.
-LINGER_S = 0.5
-LINGER_IN_PREFILL_S = 2.0
+# llama.cpp frees a slot only after the batch it computes; until it says so, its slot stays ours
+# that much longer at most, and while it reads a prompt as long as that may take besides.
+LINGER_S = 2.0
 
 
 def tell_replica(activity: Activity, answer: Answer) -> bool:
@@ -45,13 +45,13 @@ def settlement(story: Story, outcome: Outcome) -> Settlement:
 
 
 def linger_s(story: Story, replica: ReplicaSnapshot | None) -> float:
-    """Return how much longer than our call the engine holds the slot."""
+    """Return how much longer than our call the engine may hold the slot, 0 when it lets go."""
     answer = story.answer
     if replica is None or replica.kind != "llamacpp" or answer is None:
         return 0.0
     if answer.call is None or not isinstance(answer.error, Closed):
         return 0.0
-    return LINGER_S if answer.first_content_s else LINGER_IN_PREFILL_S
+    return LINGER_S + (0.0 if answer.first_content_s else story.order.prefill_s)
 
 
 def learn(story: Story, estimator: Estimator) -> None:

@@ -297,11 +297,11 @@ class Request:
         outcome = story.outcome()
         settlement = aftermath.settlement(story, outcome)
         replica = services.directory.replica(grant.replica_id)
-        release, linger_s = services.ledger.release, aftermath.linger_s(story, replica)
-        if linger_s:
-            self.client.loop.call_later(linger_s, release, self.client.request_id, settlement)
+        release = functools.partial(services.ledger.release, self.client.request_id, settlement)
+        if linger_s := aftermath.linger_s(story, replica):
+            services.fleet.linger(grant.replica_id, linger_s, release)
         else:
-            release(self.client.request_id, settlement)
+            release()
         aftermath.learn(story, services.estimator)
         aftermath.count(story, outcome, services.metrics)
 
