@@ -41,6 +41,11 @@ class FleetCollector(Collector):
         yield from self._waiting()
         yield from self._verdicts()
         yield from self._books()
+        yield GaugeMetricFamily(
+            "fairway_ledger_mismatch",
+            "Counts of the ledger that differed from a recount of its entries; must be 0.",
+            float(len(self._fleet.ledger.mismatches)),
+        )
 
     def _states(self, replicas: Iterable[Replica]) -> Iterator[Metric]:
         up = GaugeMetricFamily("fairway_engine_up", "1 while it takes work.", labels=ENGINE)

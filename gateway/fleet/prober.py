@@ -51,7 +51,7 @@ class Fleet:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
         self._allowed = allowed  # None: every address was checked by whoever registered it
         self._interval_s = interval_s
         self._clock = clock
@@ -109,7 +109,7 @@ class Fleet:
         self._lingerers.forget(replica_id)
         gone = self._replicas.pop(replica_id, None)
         if gone is not None:
-            self._ledger.observe_replica(replica_id, accepts=False)
+            self.ledger.observe_replica(replica_id, accepts=False)
 
     # Looking
 
@@ -286,7 +286,7 @@ class Fleet:
 
     def _tell(self, replica: Replica) -> None:
         seen = replica.observation(self._clock())
-        self._ledger.observe_replica(
+        self.ledger.observe_replica(
             replica.snapshot.replica_id,
             accepts=seen.accepts,
             slots=seen.slots,
