@@ -9,9 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import median
 
+from gateway.core import sharing
 from gateway.ledger.simulation import Arrival, Backlog, Policy, Result, Simulation, backlog, poisson
-from gateway.ledger.state import INTERACTIVE
+from gateway.ledger.state import BATCH, INTERACTIVE
 
 SLOTS, SERVICE_S, HOURS_S, USERS = 8, 10.0, 7_200.0, 20
 HOG = "hog"
@@ -77,3 +79,40 @@ def returning(seed: int, until_s: float = HOURS_S) -> Result:
     policy = replace(Policy(slots=SLOTS), queued_per_key=4)
     scenario = Scenario("returning clients", 1.1, policy, batch_lines=0)
     return scenario.run(seed, until_s)
+
+
+def judge(seed: int, until_s: float = HOURS_S) -> dict[str, float]:
+    """Return what the statements of docs/scheduler.md §9 come to on one seed."""
+
+    def run(load: float, batch_lines: int = 1_000, hog_queues: int = 0) -> Result:
+        scenario = Scenario("", load, OPEN, batch_lines=batch_lines, hog_queues=hog_queues)
+        return scenario.run(seed, until_s)
+
+    alone, beside = run(0.9, batch_lines=0), run(0.9)
+    hog, without = run(0.8, batch_lines=0, hog_queues=300), run(0.8, batch_lines=0)
+    quiet, flooded = run(0.3, batch_lines=10_000), run(1.12)
+    came_back = returning(seed, until_s).returns
+    batch_slots = sharing.batch_slots(None, None, SLOTS, lent=False)
+    return {
+        "p95 of chats beside a job of 1,000 lines / without": _p95(beside) / _p95(alone),
+        "p95 of the others beside 300 queued, seconds": hog.others(HOG)[1],
+        "  without those 300": _p95(without),
+        "batch's two slots in use at load 30 % (over 1: lent ones too)": sum(quiet.seconds[BATCH])
+        / (batch_slots * until_s),
+        "  p95 of the chats beside it, seconds": _p95(quiet),
+        "batch lines ended at load 112 %": float(flooded.done[BATCH]),
+        "part admitted at its return after Retry-After": _admitted(came_back),
+        "  part of that time its place had been free (median)": _free(came_back),
+    }
+
+
+def _p95(result: Result) -> float:
+    return result.line(INTERACTIVE)[1]
+
+
+def _admitted(returns: list[tuple[int, int | None, bool]]) -> float:
+    return sum(admitted for _, _, admitted in returns) / max(1, len(returns))
+
+
+def _free(returns: list[tuple[int, int | None, bool]]) -> float:
+    return median(max(0, free_ms or 0) / retry_ms for retry_ms, free_ms, _ in returns)

@@ -72,6 +72,8 @@ class Result:
     waits: dict[ServiceClass, list[int]] = field(default_factory=lambda: defaultdict(list))
     waits_of: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     done: dict[ServiceClass, int] = field(default_factory=lambda: defaultdict(int))
+    #: How long each that ended had held its slot.
+    seconds: dict[ServiceClass, list[float]] = field(default_factory=lambda: defaultdict(list))
     aged: int = 0  # batch tickets that started after waiting out the handicap
     refused: int = 0
     timed_out: int = 0
@@ -243,6 +245,7 @@ class Simulation:
             self._arrive(arrival, passed, place=name.removeprefix("return "))
             return
         self.result.done[arrival.service_class] += 1
+        self.result.seconds[arrival.service_class].append(arrival.service_ms / 1000)
         self._call(
             op.Advance(passed),
             op.Release(name, Outcome.SERVED, arrival.prompt_tokens, arrival.output_tokens),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
+import statistics
 from argparse import ArgumentTypeError
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Count, Sum
 from django.utils import timezone
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +21,7 @@ from gateway.core.types import ServiceClass
 from gateway.ledger import scenarios
 from gateway.ledger.simulation import Arrival, Policy, Result, Simulation
 from gateway.ledger.state import BATCH, INTERACTIVE
-from quotas.models import UsageEvent
+from quotas.models import Replica, UsageEvent
 
 CHANGEABLE = {
     f.name: f.type for f in dataclasses.fields(Policy) if f.name not in ("feeds", "accrual_window")
@@ -51,12 +53,24 @@ class Command(BaseCommand):
             "--try", dest="changes", action="append", type=change, default=[],
             metavar="NAME=NUMBER", help=f"with --days: a change to try ({', '.join(CHANGEABLE)})",
         )  # fmt: skip
-        parser.add_argument("--slots", type=int, default=8, help="with --days: slots of the card")
+        parser.add_argument(
+            "--slots", type=int, help="with --days: slots of the card (default: what is registered)"
+        )
+        parser.add_argument(
+            "--judge",
+            action="store_true",
+            help="say for each seed whether the rules are worth what docs/scheduler.md says",
+        )
         parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the waits")
         parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run what was asked for, print it, and draw it."""
+        if options["judge"]:
+            self._judge(range(1, options["seeds"] + 1), options["hours"] * 3600)
+            return
+        if (options["changes"] or options["model"]) and not options["days"]:
+            raise CommandError("--try and --model play real arrivals: say how many with --days N.")
         rows = self._replayed(options) if options["days"] else self._table(options)
         if options["json"]:
             self.stdout.write(json.dumps([_numbers(name, result) for name, result in rows]))
@@ -74,12 +88,30 @@ class Command(BaseCommand):
                 rows.append((name, scenario.run(seed, options["hours"] * 3600)))
         return rows
 
+    def _judge(self, seeds: Iterable[int], seconds: float) -> None:
+        """Print each statement of docs/scheduler.md §9 seed by seed, and the median."""
+        found = [scenarios.judge(seed, seconds) for seed in seeds]
+        for name in found[0]:
+            numbers = [one[name] for one in found]
+            by_seed = "  ".join(f"{n:.2f}" for n in numbers)
+            self.stdout.write(f"{name}: {by_seed}  median {statistics.median(numbers):.2f}")
+
     def _replayed(self, options: dict[str, Any]) -> list[Row]:
         """Play the same real arrivals under the policy that is and the one to try."""
-        arrivals, seconds = _real_arrivals(options["days"], options["model"])
+        days, model = options["days"], options["model"]
+        model = model or _only_model(days)
+        arrivals, seconds = _real_arrivals(days, model)
         if not arrivals:
-            raise CommandError("There are no requests in that time to play again.")
-        now = Policy(slots=options["slots"])
+            asked = ", ".join(_models_since(days)) or "none at all"
+            raise CommandError(
+                f"Nobody asked for {model} in the last {days} days (asked for: {asked}). "
+                "Give more --days or another --model."
+            )
+        slots = options["slots"] or _slots_of(model)
+        now = Policy(slots=slots)
+        self.stderr.write(
+            f"{len(arrivals)} requests for {model} in {days} days, played on {slots} slots."
+        )
         rows = [("as it is", Simulation(arrivals, [], now).run(seconds))]
         if options["changes"]:
             tried = dataclasses.replace(now, **dict(options["changes"]))
@@ -87,12 +119,46 @@ class Command(BaseCommand):
         return rows
 
 
-def _real_arrivals(days: int, model: str | None) -> tuple[list[Arrival], float]:
-    """Read who asked when, and how long it ran, from the books; never what was asked."""
-    since = timezone.now() - dt.timedelta(days=days)
-    events = UsageEvent.objects.filter(arrived_at__gte=since).order_by("arrived_at")
-    if model:
-        events = events.filter(model=model)
+def _since(days: int) -> dt.datetime:
+    return timezone.now() - dt.timedelta(days=days)
+
+
+def _models_since(days: int) -> list[str]:
+    """Return the models somebody used, the most used first."""
+    asked = UsageEvent.objects.filter(arrived_at__gte=_since(days), queue_wait_ms__isnull=False)
+    counted = asked.values("model").annotate(n=Count("request_id")).order_by("-n")
+    return [row["model"] for row in counted]
+
+
+def _only_model(days: int) -> str:
+    """Return the one model of that time; with several somebody must choose, or none was used."""
+    models = _models_since(days)
+    if not models:
+        raise CommandError(
+            f"There are no requests in the last {days} days to play again: give more --days."
+        )
+    if len(models) > 1:
+        raise CommandError(
+            f"Several models were used: choose one with --model: {', '.join(models)}"
+        )
+    return models[0]
+
+
+def _slots_of(model: str) -> int:
+    """Return the slots registered for a model now; eight when nothing is."""
+    found = Replica.objects.filter(pool__name=model, state="active").aggregate(n=Sum("slots"))["n"]
+    return found or scenarios.SLOTS
+
+
+def _real_arrivals(days: int, model: str) -> tuple[list[Arrival], float]:
+    """Read who asked when, and how long it ran, from the books; never what was asked.
+
+    What was refused at the door never waited or ran, so it is not among them.
+    """
+    since = _since(days)
+    events = UsageEvent.objects.filter(
+        arrived_at__gte=since, model=model, queue_wait_ms__isnull=False
+    ).order_by("arrived_at")
     columns = (
         "arrived_at", "user_id", "service_class", "duration_ms", "queue_wait_ms",
         "prompt_tokens", "completion_tokens",
@@ -129,41 +195,51 @@ def _numbers(name: str, result: Result) -> dict[str, Any]:
     }
 
 
-def _printed(rows: Iterable[Row]) -> Table:
+def _printed(rows: Sequence[Row]) -> Table:
     table = Table(title="waits in seconds: median / 95th percentile / longest")
-    for heading in ("", "interactive", "all but the hog", "batch done", "of them by age"):
+    with_hog = any(scenarios.HOG in result.waits_of for _, result in rows)
+    others = ["all but the one who queues 300"] if with_hog else []
+    for heading in ("", "interactive", *others, "batch", "batch done", "of them by age"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, result in rows:
-        chat, others = result.line(INTERACTIVE), result.others(scenarios.HOG)
+        has_hog = scenarios.HOG in result.waits_of
+        of_others = [_spread(result.others(scenarios.HOG)) if has_hog else ""] if with_hog else []
         table.add_row(
-            name,
-            " / ".join(f"{n:.1f}" for n in chat),
-            " / ".join(f"{n:.1f}" for n in others) if others != chat else "",
-            str(result.done[BATCH]),
-            str(result.aged),
-        )
+            name, _spread(result.line(INTERACTIVE)), *of_others, _spread(result.line(BATCH)),
+            str(result.done[BATCH]), str(result.aged),
+        )  # fmt: skip
     return table
 
 
-def _plot(rows: Iterable[Row], path: Path) -> None:
-    """Draw which part of the interactive requests waited no longer than so many seconds."""
+def _spread(numbers: tuple[float, float, float]) -> str:
+    return " / ".join(f"{n:.1f}" for n in numbers)
+
+
+def _plot(rows: Sequence[Row], path: Path) -> None:
+    """Draw for each class which part of the requests waited no longer than so many seconds."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise CommandError(
             "Drawing needs matplotlib: pip install -r requirements-dev.txt"
         ) from None
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
-    axes = figure.subplots()
-    for n, (name, result) in enumerate(rows):
-        waits = sorted(result.waits[INTERACTIVE])
-        parts = [(i + 1) / len(waits) for i in range(len(waits))]
-        style = "-" if n < 10 else "--"  # matplotlib has ten colours
-        axes.plot([max(w / 1000, 0.1) for w in waits], parts, style, label=name, linewidth=1.3)
-    axes.set_xscale("log")
-    axes.set_xlabel("wait in seconds (0.1 stands for none)")
-    axes.set_ylabel("part of the interactive requests")
-    axes.set_ylim(0, 1.01)
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    figure = Figure(figsize=(12, 5.5), layout="constrained")
+    longest = max((w for _, r in rows for waits in r.waits.values() for w in waits), default=0)
+    for service_class, axes in zip(
+        (INTERACTIVE, BATCH), figure.subplots(1, 2, sharey=True), strict=True
+    ):
+        for n, (name, result) in enumerate(rows):
+            waits = sorted(result.waits[service_class])
+            parts = [(i + 1) / len(waits) for i in range(len(waits))]
+            style = "-" if n < 10 else "--"  # matplotlib has ten colours
+            seconds = [max(w / 1000, 0.1) for w in waits]
+            axes.plot([*seconds, max(10, longest / 1000)], [*parts, 1.0], style, label=name)
+        axes.set_xscale("log")
+        axes.set_xlim(0.1, max(10, longest / 1000))
+        axes.set_ylim(0, 1.01)
+        axes.set_title(f"{service_class.value} requests")
+        axes.set_xlabel("wait in seconds (the left edge stands for none)")
+        axes.grid(visible=True, alpha=0.3)
+    figure.axes[0].set_ylabel("part that waited no longer")
+    figure.axes[0].legend(fontsize=8, frameon=False, loc="lower right")
     figure.savefig(path, dpi=120)
