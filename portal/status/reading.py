@@ -121,6 +121,11 @@ def _pool(live: Live, name: str, letters: dict[str, str], reader_id: str) -> Poo
         state=_state(live, engines, queued, running, verdicts),
         slots=sum(engine.slots for engine in heard) if heard and live.queue_known else None,
         held={kind: sum(r.weight for r in running if r.service_class == kind) for kind in CLASSES},
+        running=len(running),
+        oldest_s={
+            kind: max((q.queued_s for q in queued if q.service_class == kind), default=0.0)
+            for kind in CLASSES
+        },
         waiting={kind: sum(q.service_class == kind for q in queued) for kind in CLASSES},
         wait_s={kind: waits.get(kind) for kind in CLASSES},
         people=len({ticket.user_id for ticket in running}),

@@ -85,7 +85,9 @@ class PoolReading:
     state: str
     slots: int | None  # None: unknown
     held: dict[str, int]
+    running: int  # requests in flight; slots held are more where one takes several
     waiting: dict[str, int]
+    oldest_s: dict[str, float]  # the longest that anybody waits, by class
     wait_s: dict[str, float | None]
     people: int
     lanes: tuple[Lane, ...]

@@ -67,7 +67,7 @@ def test_an_unknown_queue_is_not_an_empty_one() -> None:
 
     assert (card.state, card.pools[0].slots, card.engines[0].running) == ("unknown", None, None)
     assert {lane.holder for lane in card.pools[0].lanes} == {"unknown"}
-    assert {model[name] for name in ("held", "waiting", "waiting_because")} == {None}
+    assert {model[name] for name in ("running", "held", "waiting", "oldest_wait_s")} == {None}
     assert model["unknown_since"] == reading.moment(silent_at).isoformat()
     assert found["engines"][0]["engine_running"] == 0
     assert found["engines"][0]["held_batch"] is None
