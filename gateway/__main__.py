@@ -37,7 +37,7 @@ def main() -> int:
     # What is loaded now stays for ever; a full collection over it would hold up every stream.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(100_000, 20, 50)
     if config.metrics_dir and not metric_files.prepare(Path(config.metrics_dir), os.getpid()):
         logging.error("no room in %s: /metrics tells of this process alone", config.metrics_dir)
         config = dataclasses.replace(config, metrics_dir="")

@@ -17,6 +17,7 @@ from gateway.core.fields import Kind
 from gateway.core.headers import Headers, first
 from gateway.core.usage_reader import PlainReader, StreamReader, Usage
 from gateway.errors import EngineFailed, EngineRefused, GatewayError
+from gateway.fleet.activity import Activity
 from gateway.upstream import Call, UpstreamError
 
 ERROR_LIMIT = 64 * 1024  # of an engine's error body
@@ -34,8 +35,8 @@ class Buffers:
 class Owner(Protocol):
     """Whose answer it is."""
 
-    def content_came(self, *, is_first: bool) -> None:
-        """Something of the answer itself came, not a comment."""
+    def content_came(self) -> None:
+        """The first of the answer itself came, not a comment."""
 
     def answer_ended(self, answer: Answer) -> None:
         """The engine is done with it, or it with the engine."""
@@ -49,9 +50,9 @@ class Answer:
 
     __slots__ = (
         "_buffers", "_chunks", "_decoder", "_drop_usage", "_keep_chunks", "_kind", "_names_tier",
-        "_owner", "_reader", "_size", "call", "ended", "error", "first_content_s", "headers",
-        "is_asked_to_stream", "is_stream", "last_live_s", "loop", "passed", "started_s", "status",
-        "usage",
+        "_owner", "_reader", "_size", "activity", "call", "ended", "error", "first_content_s",
+        "headers", "is_asked_to_stream", "is_stream", "last_live_s", "loop", "passed", "started_s",
+        "status", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,7 @@ class Answer:
         owner: Owner,
         buffers: Buffers,
         loop: asyncio.AbstractEventLoop,
+        activity: Activity,
         *,
         drop_usage: bool,
         keep_chunks: bool,
@@ -78,6 +80,7 @@ class Answer:
         self.first_content_s: float | None = None
         self.is_asked_to_stream = streams
         self.passed = 0  # bytes of the body that came
+        self.activity = activity  # of the replica it comes from
         self._kind = kind
         self._owner: Owner | None = owner
         self._buffers = buffers
@@ -131,12 +134,12 @@ class Answer:
                 self._hold(data)
             return
         data = reader.feed(data)
-        if reader.live and self._owner is not None:
-            self.last_live_s = self.loop.time()
-            is_first = self.first_content_s is None and reader.usage.content_events > 0
-            if is_first:
+        if reader.live:
+            self.last_live_s = self.activity.moved_s = self.loop.time()
+            if self.first_content_s is None and self.usage.content_events:
                 self.first_content_s = self.last_live_s
-            self._owner.content_came(is_first=is_first)
+                if self._owner is not None:
+                    self._owner.content_came()
         if data and not self._keep_chunks:
             self._hold(data)
 

@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from gateway.charges import COUNTED
+from gateway.charges import COUNTED, Counted
+from gateway.core.fields import Kind
 from gateway.core.headers import Headers, first
 from gateway.core.types import ServiceClass
 from gateway.directory import Directory
@@ -59,6 +60,16 @@ class Caller:
     def as_batch(self) -> Caller:
         """Return the same caller in the batch class."""
         return replace(self, service_class=ServiceClass.BATCH)
+
+    @cached_property
+    def plans(self) -> dict[str, tuple[float, tuple[Counted, ...]]]:
+        """Return its counted limits by time zone, with the end of their first window (quota)."""
+        return {}
+
+    @cached_property
+    def written(self) -> dict[tuple[Kind, str], bytes]:
+        """Return the constant part of its usage records, by route and pool (gateway.record)."""
+        return {}
 
     def least(self, name: str) -> int | None:
         """Return the tightest of its limits of this name."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from gateway.core.types import Charge
 from quotas.snapshots import counters, windows
@@ -29,9 +31,9 @@ COUNTED: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Counted:
-    """One counted limit that binds somebody in one class."""
+    """One counted limit that binds somebody in one class, until its window ends."""
 
     name: str
     per: str  # key, person, group
@@ -41,17 +43,17 @@ class Counted:
     limit: int
     window: windows.Window | None  # None: a minute
 
-    @property
+    @cached_property
     def unit(self) -> str:
         """Return what it counts: requests or tokens."""
         return COUNTED[self.name][0]
 
-    @property
+    @cached_property
     def counter(self) -> str:
         """Return the name of its counter, apart from the window."""
         return f"{self.name}|{self.service_class}|{self.per}|{self.identity}"
 
-    @property
+    @cached_property
     def in_books(self) -> str:
         """Return the name under which the books publish what was used, "" for a minute."""
         if self.window is None:
@@ -105,8 +107,7 @@ def counted(
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(NamedTuple):
     """What one request reserves, and how long its answers may therefore be."""
 
     counted: tuple[Counted, ...] = ()
@@ -149,11 +150,11 @@ def reserve(
     tokens = prompt + weight * (bound or 0)
     is_bounded = bound is not None and stated is None
     amounts = {"requests": 1, "tokens": tokens}
-    floor = {limit: floors.get(limit.in_books, 0) for limit in limits}
+    floored = [(limit, floors.get(limit.in_books, 0)) for limit in limits]
     return Reservation(
         counted=limits,
-        charges=tuple(limit.charge(amounts[limit.unit], floor[limit]) for limit in limits),
-        looks=tuple(limit.look(floor[limit]) for limit in limits),
+        charges=tuple([limit.charge(amounts[limit.unit], floor) for limit, floor in floored]),
+        looks=tuple([limit.look(floor) for limit, floor in floored]),
         tokens=tokens,
         most_output=bound if is_bounded else most,
         is_bounded=is_bounded,

@@ -9,6 +9,7 @@ Rule 3: no timers of its own: `tick` comes round twice a second and closes what 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from math import inf
 from typing import cast
 
@@ -42,6 +43,7 @@ class Inbound(asyncio.Protocol):
         self.is_fresh = True  # no request has come yet
         self._door = door
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # before the start
+        self.write: Callable[[bytes], None] = lambda data: None
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._due_s = self.loop.time() + HEAD_S
         self._head_size: int | None = 0  # of the head that is coming, None between heads
@@ -59,6 +61,7 @@ class Inbound(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self.write = self._transport.write
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._door.connections.add(self)
@@ -241,10 +244,6 @@ class Inbound(asyncio.Protocol):
     def date(self) -> bytes:
         """Return the Date header."""
         return self._door.date
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        self._transport.write(data)
 
     def abort(self) -> None:
         """Close without a proper end."""

@@ -5,8 +5,8 @@ Everything that can be refused without waiting is refused here, before the ledge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from gateway.authenticate import Caller, authenticate
 from gateway.charges import Reservation
@@ -32,8 +32,7 @@ _NO_LIMITS = (None, None, None)
 _NAMES_TIER = frozenset((Kind.CHAT, Kind.RESPONSES))
 
 
-@dataclass(slots=True)
-class Order:
+class Order(NamedTuple):
     """One request, understood."""
 
     kind: Kind

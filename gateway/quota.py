@@ -49,6 +49,21 @@ class Quota:
             zone = await self._counters.zone(self._directory.generation)
         return counted(limits, service_class, identities, dt.datetime.now(dt.UTC), zone)
 
+    async def _of_caller(self, caller: Caller) -> tuple[Counted, ...]:
+        """Return the counted limits of a caller, worked out anew when one of its windows ends."""
+        zone = "UTC"
+        if needs_calendar(caller.limits):
+            zone = await self._counters.zone(self._directory.generation)
+        known = caller.plans.get(zone)
+        if known is None or known[0] <= time.time() * 1000:
+            now = dt.datetime.now(dt.UTC)
+            limits = counted(
+                caller.limits, caller.service_class.value, caller.identities, now, zone
+            )
+            ends = [limit.window.end_ms for limit in limits if limit.window is not None]
+            known = caller.plans[zone] = (min(ends, default=math.inf), limits)
+        return known[1]
+
     async def floors(self, limits: Iterable[Counted]) -> dict[str, int]:
         """Return what the books say was used of the limits of a day or month."""
         names = [limit.in_books for limit in limits if limit.in_books]
@@ -58,7 +73,7 @@ class Quota:
         self, caller: Caller, asked: Asked, prompt: int, most: int | None
     ) -> Reservation:
         """Return what a request reserves, or say that it could never be had."""
-        limits = await self.counted(caller.limits, caller.service_class.value, caller.identities)
+        limits = await self._of_caller(caller)
         reservation = reserve(
             limits,
             await self.floors(limits),
@@ -190,24 +205,29 @@ def duration(ms: int) -> str:
     return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"
 
 
+_HEADERS = {
+    unit: tuple(f"x-ratelimit-{what}-{unit}".encode() for what in ("limit", "remaining", "reset"))
+    for unit in ("requests", "tokens")
+}
+
+
 def headers(limits: Sequence[Counted], states: Sequence[QuotaState], now_s: float) -> Headers:
     """Return x-ratelimit-*: of several limits on one thing, the one that has least left."""
+    least: dict[str, tuple[int, Counted, QuotaState]] = {}
+    for limit, state in zip(limits, states, strict=False):
+        remaining = max(0, state.limit - state.used)
+        known = least.get(limit.unit)
+        if known is None or remaining < known[0]:
+            least[limit.unit] = (remaining, limit, state)
     found: Headers = []
     for unit in ("requests", "tokens"):
-        lines = [
-            (max(0, state.limit - state.used), limit, state)
-            for limit, state in zip(limits, states, strict=False)
-            if limit.unit == unit
-        ]
-        if not lines:
+        if unit not in least:
             continue
-        remaining, limit, state = min(lines, key=lambda one: one[0])
+        remaining, limit, state = least[unit]
         reset_s = resets_at(limit, state, now_s)
         reset_ms = 0 if reset_s is None else max(0, math.ceil((reset_s - now_s) * 1000))
-        for what, value in (
-            ("limit", str(state.limit)),
-            ("remaining", str(remaining)),
-            ("reset", duration(reset_ms)),
-        ):
-            found.append((f"x-ratelimit-{what}-{unit}".encode(), value.encode()))
+        of_limit, of_remaining, of_reset = _HEADERS[unit]
+        found.append((of_limit, b"%d" % state.limit))
+        found.append((of_remaining, b"%d" % remaining))
+        found.append((of_reset, duration(reset_ms).encode()))
     return found

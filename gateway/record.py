@@ -15,7 +15,6 @@ from gateway.core.types import Grant, Outcome
 from gateway.errors import GatewayError, Stopped
 from gateway.intake import Order
 from gateway.upstream import Closed
-from quotas.snapshots.usage import UsageRecord
 
 _CODE_LENGTH = 64
 _BROKEN = frozenset({"abort", "error"})  # finish reasons of engines that gave up
@@ -111,37 +110,32 @@ class Story:
 
     def _record(self, outcome: Outcome, prompt_tokens: int, *, estimated: bool) -> bytes:
         order, client, grant, answer = self.order, self.client, self.grant, self.answer
-        key, usage = order.caller.key, answer.usage if answer else None
+        usage = answer.usage if answer else None
         first_s = self.first_content_s()
-        lasted_s = client.loop.time() - client.arrived_s
-        record = UsageRecord(
-            request_id=client.request_id,
-            arrived_at=stamp(client.arrived_at),
-            key_id=key.key_id,
-            user_id=key.user_id,
-            group_id=key.group_id,
-            service_class=order.caller.service_class,
-            route=PATH_OF[order.kind],
-            model=order.pool.name,
-            replica_id=grant.replica_id if grant else "",
-            outcome=outcome,
-            status=self._told_status(),
-            prompt_tokens=prompt_tokens,
-            cached_tokens=usage.cached_tokens if usage else None,
-            completion_tokens=self.completion_tokens(),
-            reasoning_tokens=usage.reasoning_tokens if usage else None,
-            estimated=estimated,
-            queue_wait_ms=grant.queue_wait_ms if grant else None,
-            ttft_ms=round((first_s - client.arrived_s) * 1000) if first_s else None,
-            duration_ms=round(lasted_s * 1000),
-            finish_reason=usage.finish_reason if usage else "",
-            error_code=self._error_code(outcome),
-            stream=order.asked.stream,
-            end_user=order.caller.end_user,
-            batch_id=order.caller.batch_id,
-            client_request_id=order.client_request_id,
+        now_s = client.loop.time()
+        rest = {
+            "outcome": outcome,
+            "status": self._told_status(),
+            "prompt_tokens": prompt_tokens,
+            "cached_tokens": usage.cached_tokens if usage else None,
+            "completion_tokens": self.completion_tokens(),
+            "reasoning_tokens": usage.reasoning_tokens if usage else None,
+            "estimated": estimated,
+            "queue_wait_ms": grant.queue_wait_ms if grant else None,
+            "ttft_ms": round((first_s - client.arrived_s) * 1000) if first_s else None,
+            "duration_ms": round((now_s - client.arrived_s) * 1000),
+            "finish_reason": usage.finish_reason if usage else "",
+            "error_code": self._error_code(outcome),
+            "stream": order.asked.stream,
+            "client_request_id": order.client_request_id,
+        }
+        return b'{"request_id":"%b","arrived_at":"%b",%b,"replica_id":%b,%b' % (
+            client.request_id.encode(),
+            stamp(client.arrived_at).encode(),
+            _constant(order),
+            orjson.dumps(grant.replica_id) if grant else b'""',
+            orjson.dumps(rest)[1:],
         )
-        return orjson.dumps(record)  # the same JSON as its own to_json, twenty times cheaper
 
     def _told_status(self) -> int:
         """Return what the client was told, or is being told now that the engine has ended."""
@@ -160,6 +154,26 @@ class Story:
         if answer.error is not None:
             return "engine_unreachable"
         return f"engine_{answer.status}" if answer.status != 200 else "engine_stream_broken"
+
+
+def _constant(order: Order) -> bytes:
+    """Return what the records of all requests of a caller to one route and pool have in common."""
+    written, place = order.caller.written, (order.kind, order.pool.name)
+    found = written.get(place)
+    if found is None:
+        caller = order.caller
+        fields = {
+            "key_id": caller.key.key_id,
+            "user_id": caller.key.user_id,
+            "group_id": caller.key.group_id,
+            "service_class": caller.service_class,
+            "route": PATH_OF[order.kind],
+            "model": order.pool.name,
+            "end_user": caller.end_user,
+            "batch_id": caller.batch_id,
+        }
+        found = written[place] = orjson.dumps(fields)[1:-1]
+    return found
 
 
 def stamp(at_s: float) -> str:

@@ -25,7 +25,6 @@ from gateway.client import Client
 from gateway.core.fields import Kind
 from gateway.core.types import Grant, Outcome, Settlement, Standing
 from gateway.errors import GatewayError
-from gateway.fleet.activity import Activity
 from gateway.holding import refuse_while_measured
 from gateway.intake import Order
 from gateway.ledger.interface import Refused
@@ -64,13 +63,8 @@ def _step(method: _Step[Rest]) -> _Step[Rest]:
             return
         try:
             method(request, *args, **kwargs)
-        except GatewayError as error:
-            request.refuse(error)
-        except Refused as refused:
-            request.refuse(errors.from_refused(refused))
-        except Exception:
-            log.exception("request %s failed", request.client.request_id)
-            request.refuse(GatewayError("Something went wrong in the gateway."))
+        except Exception as error:
+            request.broke(error)
 
     return functools.wraps(method)(step)
 
@@ -79,7 +73,7 @@ class Request:
     """One understood request, until its record is written."""
 
     __slots__ = (
-        "_activity", "_again", "_granting", "_line", "_recorded", "_tries", "client", "is_over",
+        "_again", "_granting", "_line", "_recorded", "_tries", "client", "is_over",
         "order", "quotas", "services", "story",
     )  # fmt: skip
 
@@ -92,7 +86,6 @@ class Request:
         self.is_over = False
         self._line = Line(client, order, self.story, self.quotas, services.config)
         self._granting: asyncio.Future[Grant] | None = None
-        self._activity: Activity | None = None  # of the replica it was sent to
         self._again: tuple[Answer, str] | None = None  # what was tried before, and where
         self._tries = 0
         self._recorded = False
@@ -106,11 +99,6 @@ class Request:
     def pool_name(self) -> str:
         """Return the pool it is for."""
         return self.order.pool.name
-
-    @property
-    def is_queued(self) -> bool:
-        """Does it wait for the ledger's word?"""
-        return self._granting is not None
 
     # Admit
 
@@ -186,18 +174,19 @@ class Request:
         services, client, order = self.services, self.client, self.order
         self._tries += 1
         replica = services.directory.replica(grant.replica_id)
+        activity = services.fleet.activity(grant.replica_id)
         assembles = replica is not None and dispatch.must_assemble(order, replica)
         answer = self.story.answer = Answer(
             order.kind,
             self,
             services.buffers,
             client.loop,
+            activity,
             drop_usage=not order.asked.include_usage and not assembles,
             keep_chunks=assembles,
             streams=order.asked.stream or assembles,
             names_tier="" if assembles else order.names_tier,
         )
-        activity = self._activity = services.fleet.activity(grant.replica_id)
         if replica is None:  # taken out of the books a moment ago
             answer.lost(ConnectFailed("the replica was removed"))
             self.pump()
@@ -213,21 +202,17 @@ class Request:
         )
         answer.call = services.upstream.send(dispatch.target_of(replica), request, answer)
 
-    def content_came(self, *, is_first: bool) -> None:
-        """Something of the answer itself came."""
-        answer, activity = self.story.answer, self._activity
-        if answer is None or activity is None:
-            return
-        if is_first:
-            activity.first_content(self.client.request_id, answer.last_live_s)
+    def content_came(self) -> None:
+        """The first of the answer itself came: its prompt was read."""
+        answer = self.story.answer
+        if answer is not None:
+            answer.activity.first_content(self.client.request_id, answer.last_live_s)
             self.services.ledger.prefill_done(self.client.request_id)
-        else:
-            activity.moved_s = answer.last_live_s
 
     def answer_ended(self, answer: Answer) -> None:
         """The engine has ended: tell the fleet, and give the lease back unless it tries again."""
-        grant, activity = self.story.grant, self._activity
-        if grant is None or activity is None or answer is not self.story.answer:
+        grant, activity = self.story.grant, answer.activity
+        if grant is None or answer is not self.story.answer:
             return
         activity.ended(self.client.request_id)
         if aftermath.tell_replica(activity, answer):
@@ -235,12 +220,17 @@ class Request:
         if answer.status == 200 and (answer.passed or answer.error is None):
             self._settle()
 
-    @_step
     def pump(self) -> None:
         """Pass on what can be passed on now, and end when all of it was."""
         answer = self.story.answer
-        if answer is None or self._granting is not None:
+        if self.is_over or answer is None or self._granting is not None:
             return
+        try:
+            self._pump(answer)
+        except Exception as error:  # a step like the others, without the price of a wrapper
+            self.broke(error)
+
+    def _pump(self, answer: Answer) -> None:
         if not self._line.pump(answer):
             if not self._may_try_again(answer):
                 raise retry.failure(answer, self.story.expired)
@@ -312,6 +302,15 @@ class Request:
         if not self.is_over:
             self._end()
 
+    def broke(self, error: Exception) -> None:
+        """Tell the client what a step has raised."""
+        if isinstance(error, Refused):
+            error = errors.from_refused(error)
+        elif not isinstance(error, GatewayError):
+            log.error("request %s failed", self.client.request_id, exc_info=error)
+            error = GatewayError("Something went wrong in the gateway.")
+        self.refuse(error)
+
     def refuse(self, error: GatewayError) -> None:
         """Tell the client what is wrong, in the shape it expects at this moment, and end."""
         self.story.status = self.story.status or error.status
@@ -360,7 +359,7 @@ class Request:
             eager.keep(client.loop.create_task(self._keep_alive()))
 
     async def _keep_alive(self) -> None:
-        lookout, waits = self.services.lookout, self.is_queued
+        lookout, waits = self.services.lookout, self._granting is not None
         self._comment(await lookout.standing(self.request_id) if waits else None)
 
     @_step
@@ -370,7 +369,7 @@ class Request:
             self._line.keep_alive(now, standing)
 
     def _ask_patience(self) -> None:
-        if self.is_queued and not self.is_over:
+        if self._granting is not None and not self.is_over:
             eager.keep(self.client.loop.create_task(self._check_patience()))
 
     async def _check_patience(self) -> None:

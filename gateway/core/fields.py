@@ -10,9 +10,8 @@ Rule 3: no I/O, no clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -94,8 +93,7 @@ _SET_ANEW = frozenset({"stream", "stream_options", "service_tier"})
 TIERS = frozenset({"auto", "default", "flex", "priority", "scale", "standard_only"})
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """One body, understood."""
 
     kind: Kind
@@ -145,8 +143,15 @@ def _allowed(kind: Kind, extra: frozenset[str]) -> frozenset[str]:
     return (ALLOWED[kind] | extra) - NEVER_FROM_CLIENTS
 
 
+@lru_cache
+def _known(allowed: frozenset[str]) -> frozenset[str]:
+    return allowed | _SET_ANEW
+
+
 def _dropped(fields: dict[str, Any], allowed: frozenset[str]) -> tuple[str, ...]:
     """Return the names that go no further, for the client to see."""
+    if fields.keys() <= _known(allowed):
+        return ()
     gone = [name for name in fields if name not in allowed and name not in _SET_ANEW]
     return tuple(sorted(gone))[:_SHOWN_DROPPED]
 
@@ -208,8 +213,7 @@ def _weight(kind: Kind, fields: dict[str, Any], prompts: int) -> int:
     return max(n, best_of or 1) * max(prompts, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
+class Orders(NamedTuple):
     """What the gateway sets in the body for one replica."""
 
     model: str  # the engine's own name of the model

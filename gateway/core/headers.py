@@ -37,7 +37,7 @@ FORWARDED = frozenset(
         b"x-real-ip",
     )
 )
-_TO_ENGINE = frozenset(
+TO_ENGINE = frozenset(
     (b"traceparent", b"tracestate", b"anthropic-version", b"anthropic-beta", b"accept-language")
 )
 # Content-Encoding is not among them: what an engine compresses is decoded on the way.
@@ -54,7 +54,7 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
 
 def to_engine(headers: Headers) -> Headers:
     """Return the client's headers that an engine may see."""
-    return [(name, value) for name, value in headers if name in _TO_ENGINE]
+    return [(name, value) for name, value in headers if name in TO_ENGINE]
 
 
 def from_engine(headers: Headers) -> Headers:

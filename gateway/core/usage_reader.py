@@ -97,13 +97,18 @@ def read_chunk(usage: Usage, chunk: dict[str, Any]) -> None:
             usage.finish_reason = str(reason)
         delta = choice.get("delta")
         if isinstance(delta, dict):
-            if any(delta.get(name) for name in ("content", "reasoning_content", "reasoning")) or (
-                delta.get("tool_calls") or delta.get("refusal")
+            if (
+                delta.get("content")
+                or delta.get("reasoning_content")
+                or delta.get("reasoning")
+                or delta.get("tool_calls")
+                or delta.get("refusal")
             ):
                 usage.content_events += 1
         elif choice.get("text"):
             usage.content_events += 1
-    usage.take(chunk.get("usage"))
+    if told := chunk.get("usage"):
+        usage.take(told)
     if error := chunk.get("error"):
         usage.fail(error)
 
@@ -162,6 +167,15 @@ class StreamReader:
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes from the engine and return the bytes the client gets now."""
+        if data[:6] == b"data: " and self._is_one_event(data):
+            # Almost always so: an engine sends its tokens one by one.
+            if self._look_at(data[6:-2]):
+                return b""
+            return tier.in_event(data, self._tier) if self._tier else data
+        return self._feed(data)
+
+    def _feed(self, data: bytes) -> bytes:
+        """Take bytes that are cut in any way."""
         events = self._splitter.feed(data)
         self.live = False
         if not (self._drop_usage or self._tier):
@@ -187,6 +201,15 @@ class StreamReader:
             out.append(held)
         return b"".join(out)
 
+    def _is_one_event(self, data: bytes) -> bool:
+        """Is it a single line of data, whole, with nothing before it that still waits?"""
+        return (
+            not self._splitter.held
+            and data.find(b"\n") == len(data) - 2
+            and data[-1:] == b"\n"
+            and b"\r" not in data
+        )
+
     def close(self) -> bytes:
         """The stream has ended: return what was held back."""
         rest = self._splitter.rest()
@@ -197,8 +220,9 @@ class StreamReader:
     def _look(self, event: bytes) -> bool:
         """Read one event; True when it is the usage chunk that only we asked for."""
         data = data_of(event)
-        if data is None:
-            return False
+        return data is not None and self._look_at(data)
+
+    def _look_at(self, data: bytes) -> bool:
         self.live = True
         if data == b"[DONE]":
             self.usage.done = True
