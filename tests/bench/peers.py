@@ -1,4 +1,4 @@
-"""The proxies that are measured: ours twice, and those of others that can be had here."""
+"""Starting and watching what is measured: ours, with either ledger, and nginx as the floor."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ import redis
 from portal.processes import die_with_parent
 from quotas.snapshots import directory as published
 from quotas.snapshots import keyformat
+from quotas.snapshots.counters import USED, ZONE
 from quotas.snapshots.directory import Fleet, KeySnapshot, Limits, PoolSnapshot, ReplicaSnapshot
-from tests.rig.network import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-VLLM_ROUTER = "vllm-router==0.1.17"
 PROXY_CORE, LOAD_CORE = 0, 1
 NGINX = """
 daemon off; master_process off; worker_processes 1; pid {folder}/pid; error_log {folder}/error;
@@ -47,6 +46,8 @@ class Peer:
     name: str
     port: int
     process: subprocess.Popen[bytes]
+    secret: str = "x"
+    headers: str = ""  # that requests through it need beside the usual
 
     def pids(self) -> list[int]:
         """Return the process and all below it."""
@@ -71,31 +72,41 @@ class Peer:
         return total / 1e9
 
     def memory_mib(self) -> float:
-        """Return its resident memory."""
+        """Return its memory, what is shared with others in equal parts (PSS)."""
         total = 0
         for pid in self.pids():
             with contextlib.suppress(OSError):
-                status = Path(f"/proc/{pid}/status").read_text()
-                total += int(status.partition("VmRSS:")[2].split()[0])
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                total += int(rollup.partition("Pss:")[2].split()[0])
         return total / 1024
 
 
-def _launch(name: str, argv: list[str], port: int, path: str, **environment: str) -> Peer:
+def launch(
+    name: str, argv: list[str], port: int, path: str, *, patience_s: float = 20, **environment: str
+) -> Peer:
+    """Start a proxy, wait until it answers, and give it its core."""
     process = subprocess.Popen(
         argv, cwd=ROOT, env={**os.environ, **environment},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent,
     )  # fmt: skip
-    for _ in range(400):
+    for _ in range(round(patience_s / 0.05)):
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"http://127.0.0.1:{port}{path}", timeout=1).status_code < 500:
                 if (os.cpu_count() or 1) > 1:
-                    os.sched_setaffinity(process.pid, {PROXY_CORE})
+                    pin(process.pid)
                 return Peer(name, port, process)
         if process.poll() is not None:
             raise Missing(f"{name} ended while starting")
         time.sleep(0.05)
     process.kill()
     raise Missing(f"{name} did not answer")
+
+
+def pin(pid: int) -> None:
+    """Bind all threads of a process to the proxies' core."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(int(task.name), {PROXY_CORE})
 
 
 @contextlib.contextmanager
@@ -112,6 +123,11 @@ def running(peer: Peer) -> Iterator[Peer]:
             peer.process.wait()
 
 
+def direct(folder: Path, port: int, engine: int) -> Peer:
+    """Stand in for no proxy at all."""
+    return Peer("direct", engine, subprocess.Popen(["sleep", "infinity"]))
+
+
 def nginx(folder: Path, port: int, engine: int) -> Peer:
     """Start nginx as a bare reverse proxy: the floor, it checks and counts nothing."""
     if shutil.which("nginx") is None:
@@ -120,25 +136,7 @@ def nginx(folder: Path, port: int, engine: int) -> Peer:
     temporary = "".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
     conf = folder / "nginx.conf"
     conf.write_text(NGINX.format(folder=folder, temporary=temporary, engine=engine, port=port))
-    return _launch("nginx", ["nginx", "-c", str(conf)], port, "/health")
-
-
-def vllm_router(folder: Path, port: int, engine: int) -> Peer:
-    """Start vLLM's Rust router: round robin over one engine, no keys, no quotas."""
-    venv = ROOT / "var" / "bench" / "vllm-router"
-    program = os.environ.get("BENCH_VLLM_ROUTER") or str(venv / "bin" / "vllm-router")
-    if not Path(program).exists():
-        made = subprocess.run([sys.executable, "-m", "venv", str(venv)], capture_output=True)
-        install = [str(venv / "bin" / "pip"), "install", "-q", VLLM_ROUTER]
-        if made.returncode or subprocess.run(install, capture_output=True).returncode:
-            raise Missing(f"{VLLM_ROUTER} cannot be installed")
-    argv = [
-        program, "--host", "127.0.0.1", "--port", str(port),
-        "--worker-urls", f"http://127.0.0.1:{engine}", "--policy", "round_robin",
-        "--max-concurrent-requests", "4096", "--queue-size", "4096", "--log-level", "error",
-        "--prometheus-port", str(free_port()),
-    ]  # fmt: skip
-    return _launch("vllm-router", argv, port, "/health")
+    return launch("nginx", ["nginx", "-c", str(conf)], port, "/health")
 
 
 @dataclass
@@ -152,16 +150,18 @@ class Ours:
     def __call__(self, folder: Path, port: int, engine: int) -> Peer:
         """Publish a directory and start the gateway."""
         self._publish(engine)
-        return _launch(
+        peer = launch(
             f"fairway, {self.ledger} ledger", [sys.executable, "-m", "gateway"], port, "/readyz",
             HOST="127.0.0.1", PORT=str(port), REDIS_URL=self.url, LEDGER=self.ledger,
             SECRET_KEY="of a benchmark, long enough for anybody", DATA_DIR=str(folder),
         )  # fmt: skip
+        peer.secret = self.secret
+        return peer
 
     def _publish(self, engine: int) -> None:
-        limits = Limits(
-            key={"in_flight": 2000, "queued": 5000}, person={"in_flight": 2000, "queued": 5000}
-        )
+        caps = {"in_flight": 2000, "queued": 5000}
+        counted = {"requests_per_minute": 10**8, "tokens_per_day": 10**11}
+        limits = Limits(key={**caps, **counted}, person=caps)
         key = KeySnapshot(
             key_id="k1", name="bench", user_id="u1", user_name="bench", group_id="",
             service_class="interactive", state="live", expires_at=None,
@@ -193,5 +193,6 @@ class Ours:
                     "fleet": published.to_json(Fleet(1, (pool,), (replica,))),
                 },
             )
+            pipe.hset(USED, mapping={ZONE: "UTC"})
             pipe.execute()
         store.close()

@@ -45,7 +45,15 @@ STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 FIRST = _event(_chunk('{"role":"assistant","content":""}'))
+_STAMP = b"1790000000"
 TOKEN = _event(_chunk('{"content":"word "}'))
+
+
+def stamped() -> bytes:
+    """Return a token that says when it was sent; as long as any other, so chunks stay the same."""
+    return TOKEN.replace(_STAMP, b"%010d" % (time.perf_counter_ns() // 1000 % 10**10))
+
+
 LAST = (
     _event(_chunk("{}", '"stop"'))
     + _event(
@@ -96,12 +104,12 @@ class Engine(asyncio.Protocol):
         else:
             self.transport.write(PLAIN)
 
-    def step(self) -> None:
+    def step(self, token: bytes) -> None:
         """Send the next token."""
         assert self.transport is not None
         if self.left:
             self.left -= 1
-            self.transport.write(TOKEN)
+            self.transport.write(token)
         else:
             Engine.streams.discard(self)
             self.transport.write(LAST)
@@ -111,8 +119,9 @@ async def decode(per_s: float) -> None:
     """Let every stream have one token a step, as an engine's batch does."""
     while True:
         await asyncio.sleep(1 / per_s)
+        token = stamped()
         for stream in tuple(Engine.streams):
-            stream.step()
+            stream.step(token)
 
 
 @dataclass
@@ -124,10 +133,13 @@ class Counts:
     errors: int = 0
     latencies: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
+    delays_us: list[int] = field(default_factory=list)  # of events, from engine to client
 
 
 class Load(asyncio.Protocol):
     """One connection that asks again as soon as it has its answer."""
+
+    made = 0
 
     def __init__(self, request: bytes, counts: Counts, is_over: Callable[[], bool]) -> None:
         self._request, self._counts, self._is_over = request, counts, is_over
@@ -138,6 +150,8 @@ class Load(asyncio.Protocol):
         self._wanted = -1
         self._tail = b""
         self._streams = False
+        Load.made += 1
+        self._is_sample = Load.made % 8 == 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -163,6 +177,7 @@ class Load(asyncio.Protocol):
             data = self._head(data)
         if self._streams:
             self._counts.events += data.count(b"data: ")
+            self._note_delay(data)
             if not self._size:
                 self._counts.first.append(time.perf_counter() - self._began)
             self._size += len(data)
@@ -175,6 +190,17 @@ class Load(asyncio.Protocol):
             self._counts.answers += 1
             self._counts.latencies.append(time.perf_counter() - self._began)
             self._ask()
+
+    def _note_delay(self, data: bytes) -> None:
+        """Take the time the last event of a piece was on its way; some streams stand for all."""
+        if not self._is_sample:
+            return
+        at = data.rfind(b'"created":')
+        if at >= 0 and data[at + 10 : at + 20].isdigit():
+            sent = int(data[at + 10 : at + 20])
+            if sent != int(_STAMP):
+                now = time.perf_counter_ns() // 1000 % 10**10
+                self._counts.delays_us.append((now - sent) % 10**10)
 
     def _head(self, data: bytes) -> bytes:
         head, _, rest = data.partition(b"\r\n\r\n")
@@ -189,7 +215,9 @@ class Load(asyncio.Protocol):
         return rest
 
 
-def request(port: int, secret: str, *, stream: bool, characters: int = 512) -> bytes:
+def request(
+    port: int, secret: str, *, stream: bool, characters: int = 512, headers: str = ""
+) -> bytes:
     """Return one request as it goes on the wire."""
     body = json.dumps(
         {"model": "bench", "stream": stream,
@@ -198,7 +226,7 @@ def request(port: int, secret: str, *, stream: bool, characters: int = 512) -> b
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
         f"Authorization: Bearer {secret}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
+        f"{headers}Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 

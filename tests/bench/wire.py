@@ -1,8 +1,9 @@
-"""What forwarding costs, side by side: `python -m tests.bench.wire REDIS_URL`.
+"""What forwarding costs, side by side: `python -m tests.bench.wire REDIS_URL [--long]`.
 
 One proxy at a time has one core, engine and load have another. Rounds are interleaved and medians
 shown. The figure to trust is the proxy's CPU time for a piece of work: compare only figures of one
-run. Writes docs/benchmarks.md and a picture beside it.
+run. Writes docs/benchmarks.md and a picture beside it. `--long` sends a million plain requests
+through ours and shows its memory on the way; BENCH_PEERS names proxies, where not all are wanted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -22,12 +23,13 @@ import redis.asyncio as redis
 import uvloop
 
 from quotas.snapshots.usage import EPOCH, STREAM, WRITTEN
-from tests.bench import peers, rig
+from tests.bench import others, peers, rig
 from tests.bench.peers import LOAD_CORE, Missing, Ours, Peer
 from tests.rig.network import free_port
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 SECONDS = float(os.environ.get("BENCH_SECONDS", "4"))
+MILLION = 1_000_000
 DOCUMENT = peers.ROOT / "docs" / "benchmarks.md"
 Start = Callable[[Path, int, int], Peer]
 Row = dict[str, float]
@@ -42,18 +44,18 @@ LOADS = {
 }
 
 
-def _quantile(values: list[float], share: float) -> float:
+def _quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
 
 
-async def measure(peer: Peer, secret: str) -> Row:
+async def measure(peer: Peer, port: int, secret: str) -> Row:
     """Put every load on one proxy and return its figures."""
     row: Row = {}
     for name, (streams, connections, characters) in LOADS.items():
-        raw = rig.request(peer.port, secret, stream=streams, characters=characters)
-        await rig.drive(peer.port, raw, connections, 0.5)  # warm
+        raw = rig.request(port, secret, stream=streams, characters=characters, headers=peer.headers)
+        await rig.drive(port, raw, connections, 0.5)  # warm
         before = peer.cpu_s()
-        seen = await rig.drive(peer.port, raw, connections, SECONDS)
+        seen = await rig.drive(port, raw, connections, SECONDS)
         used = peer.cpu_s() - before
         if seen.errors:
             print(f"  {peer.name}, {name}: {seen.errors} errors", flush=True)
@@ -61,6 +63,7 @@ async def measure(peer: Peer, secret: str) -> Row:
             row[f"{name} us/event"] = used / max(seen.events, 1) * 1e6
             row[f"{name} events/s"] = seen.events / SECONDS
             row[f"{name} ttft ms"] = _quantile(seen.first, 0.5) * 1e3
+            row[f"{name} delay p99 ms"] = _quantile(seen.delays_us, 0.99) / 1e3
         else:
             row[f"{name} us/request"] = used / max(seen.answers, 1) * 1e6
             row[f"{name} requests/s"] = seen.answers / SECONDS
@@ -83,41 +86,69 @@ async def take_records(url: str) -> None:
             await store.xtrim(STREAM, maxlen=10)
 
 
-async def bench(url: str) -> None:
+async def bench(url: str, *, long: bool) -> None:
     """Run all rounds and write the page."""
     loop = asyncio.get_running_loop()
     engine = await loop.create_server(rig.Engine, "127.0.0.1", 0)
     port = engine.sockets[0].getsockname()[1]
     beside = [asyncio.create_task(rig.decode(50)), asyncio.create_task(take_records(url))]
-    ours = [Ours("memory", url), Ours("redis", url)]
-    starts: list[tuple[str, Start, str]] = [
-        ("nginx", peers.nginx, "x"),
-        ("vllm-router", peers.vllm_router, "x"),
-        *((f"fairway, {one.ledger} ledger", one, one.secret) for one in ours),
-    ]
+    starts: dict[str, Start] = {
+        "direct": peers.direct,
+        "nginx": peers.nginx,
+        "vllm-router": others.vllm_router,
+        "sglang-router": others.sglang_router,
+        "fairway, memory ledger": Ours("memory", url),
+        "fairway, redis ledger": Ours("redis", url),
+        "portkey": others.portkey,
+        "litellm": others.litellm,
+    }
+    wanted = os.environ.get("BENCH_PEERS", "")
     rows: dict[str, list[Row]] = defaultdict(list)
     missing: dict[str, str] = {}
     for number in range(ROUNDS):
-        for name, start, secret in starts:
-            if name in missing:
+        for name, start in starts.items():
+            if name in missing or (wanted and name.split(",")[0] not in wanted.split(",")):
                 continue
-            with tempfile.TemporaryDirectory(prefix="fairway-bench-") as folder:
-                try:
-                    peer = await asyncio.to_thread(start, Path(folder), free_port(), port)
-                except Missing as why:
-                    missing[name] = str(why)
-                    continue
-                with peers.running(peer):
-                    await asyncio.sleep(1)
-                    rows[name].append(await measure(peer, secret))
+            try:
+                rows[name].append(await one_round(start, port))
+            except Missing as why:
+                missing[name] = str(why)
+                continue
             print(f"  round {number + 1}: {name}", flush=True)
+    notes = [await million(starts["fairway, memory ledger"], port)] if long else []
     for task in beside:
         task.cancel()
     medians = {
         name: {key: median(one[key] for one in found) for key in found[0]}
         for name, found in rows.items()
     }
-    write(medians, missing)
+    write(medians, missing, notes)
+
+
+async def one_round(start: Start, engine: int) -> Row:
+    """Start one proxy, measure it and stop it."""
+    with tempfile.TemporaryDirectory(prefix="fairway-bench-") as folder:
+        peer = await asyncio.to_thread(start, Path(folder), free_port(), engine)
+        with peers.running(peer):
+            await asyncio.sleep(1)
+            return await measure(peer, peer.port, peer.secret)
+
+
+async def million(start: Start, engine: int) -> str:
+    """Send a million plain requests and say how the memory was on the way."""
+    with tempfile.TemporaryDirectory(prefix="fairway-bench-") as folder:
+        peer = await asyncio.to_thread(start, Path(folder), free_port(), engine)
+        with peers.running(peer):
+            raw = rig.request(peer.port, peer.secret, stream=False)
+            sent, found = 0, []
+            while sent < MILLION:
+                sent += (await rig.drive(peer.port, raw, 64, 10)).answers
+                found.append(peer.memory_mib())
+    thirds = [median(found[i * len(found) // 3 : (i + 1) * len(found) // 3]) for i in range(3)]
+    return (
+        f"A million plain requests through ours: {thirds[0]:.1f} MiB in the first third, "
+        f"{thirds[1]:.1f} in the second, {thirds[2]:.1f} in the last; most {max(found):.1f}."
+    )
 
 
 COLUMNS = (
@@ -128,11 +159,12 @@ COLUMNS = (
     ("few ttft ms", "first event ms, 32 streams"),
     ("many us/event", "CPU µs / event, 256 streams"),
     ("many events/s", "events/s, 256 streams"),
+    ("many delay p99 ms", "event delay p99 ms, 256 streams"),
     ("memory MiB", "memory MiB"),
 )
 
 
-def write(medians: dict[str, Row], missing: dict[str, str]) -> None:
+def write(medians: dict[str, Row], missing: dict[str, str], notes: list[str]) -> None:
     """Write the table and the picture."""
     lines = [
         "# What forwarding costs",
@@ -140,9 +172,9 @@ def write(medians: dict[str, Row], missing: dict[str, str]) -> None:
         f"Made by `make bench` on {dt.datetime.now(dt.UTC):%Y-%m-%d} "
         f"({os.cpu_count()} cores shared with other work, load {os.getloadavg()[1]:.1f}; medians "
         f"of {ROUNDS} interleaved rounds of {SECONDS:.0f} s). One process on one core each. Ours "
-        "checks the key, holds the caps, orders the queue, keeps sessions together, writes a "
-        "usage record and counts metrics; the others do none of this. Compare figures of this "
-        "table only with each other.",
+        "checks the key, holds the caps, counts requests per minute and tokens per day, orders "
+        "the queue, keeps sessions together, writes a usage record and counts metrics; the others "
+        "do none of this. Compare figures of this table only with each other.",
         "",
         "| proxy | " + " | ".join(text for _, text in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
@@ -150,7 +182,7 @@ def write(medians: dict[str, Row], missing: dict[str, str]) -> None:
     for name, row in medians.items():
         lines.append(f"| {name} | " + " | ".join(f"{row[key]:.1f}" for key, _ in COLUMNS) + " |")
     lines += ["", *(f"Missing here: {name} ({why})." for name, why in missing.items()), ""]
-    lines += ratios(medians)
+    lines += [*ratios(medians), *notes, ""]
     DOCUMENT.write_text("\n".join(lines) + "\n![CPU time](benchmarks.png)\n")
     picture(medians)
     print("\n".join(lines))
@@ -162,13 +194,19 @@ def ratios(medians: dict[str, Row]) -> list[str]:
     for name, row in medians.items():
         if not name.startswith("fairway"):
             continue
-        for other in ("nginx", "vllm-router"):
-            if other in medians:
-                request = row["plain us/request"] / medians[other]["plain us/request"]
-                event = row["many us/event"] / medians[other]["many us/event"]
+        for other, theirs in medians.items():
+            if other != "direct" and not other.startswith("fairway"):
+                request = row["plain us/request"] / theirs["plain us/request"]
+                event = row["many us/event"] / theirs["many us/event"]
                 found.append(
-                    f"* {name}: {request:.1f} × {other} per request, {event:.1f} × per event."
+                    f"* {name}: {request:.2f} × {other} per request, {event:.2f} × per event."
                 )
+        if "direct" in medians:
+            bare = medians["direct"]
+            added_ms = row["few ttft ms"] - bare["few ttft ms"]
+            share = row["many events/s"] / bare["many events/s"]
+            found.append(f"* {name}: first event {added_ms:.1f} ms later than without a proxy, "
+                         f"{share:.1%} of its events.")  # fmt: skip
     return [*found, ""]
 
 
@@ -179,7 +217,7 @@ def picture(medians: dict[str, Row]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = list(medians)
+    names = [name for name in medians if name not in ("direct", "litellm", "portkey")]
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3), layout="constrained")
     for axis, key, title in (
         (axes[0], "plain us/request", "CPU µs per plain request, 64 at once"),
@@ -194,4 +232,4 @@ def picture(medians: dict[str, Row]) -> None:
 if __name__ == "__main__":
     if (os.cpu_count() or 1) > 1:
         os.sched_setaffinity(0, {LOAD_CORE})
-    uvloop.run(bench(sys.argv[1]))
+    uvloop.run(bench(sys.argv[1], long="--long" in sys.argv))
