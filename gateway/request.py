@@ -347,14 +347,15 @@ class Request:
     @_step
     def tick(self, now: float) -> None:
         """Hold the request against the clock; called twice a second."""
-        client, answer, config = self.client, self.story.answer, self.services.config
-        full_since_s = client.full_since_s
-        if full_since_s is not None and now - full_since_s > config.stall_s:
+        client, answer, services = self.client, self.story.answer, self.services
+        if (since_s := client.full_since_s) is not None and now - since_s > services.config.stall_s:
             client.cut()
         elif answer is not None and not answer.ended and answer.call is not None:
-            passed = timeouts.passed(answer, self.order, config, now)
+            passed = timeouts.passed(answer, self.order, services.config, now)
             if passed is not None:
                 self.stop(passed)
+            elif self._tries < MOST_TRIES and retry.is_stranded(self.story, services.fleet, now):
+                answer.call.close()  # and is tried again elsewhere
         if not self.is_over and self._line.is_comment_due(now):
             eager.keep(client.loop.create_task(self._keep_alive()))
 

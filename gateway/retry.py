@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from gateway.answer import Answer, engine_error
 from gateway.errors import EngineFailed, GatewayError
+from gateway.fleet.health import Condition
 from gateway.fleet.prober import Fleet
+from gateway.record import Story
 from gateway.upstream import ConnectFailed
 
 BUSY = (429, 503)  # what an engine says that takes no more for now
@@ -18,6 +20,16 @@ def is_free(answer: Answer) -> bool:
 def is_failure(answer: Answer) -> bool:
     """Did the engine or the way to it break?"""
     return answer.error is not None or answer.status >= 500
+
+
+def is_stranded(story: Story, fleet: Fleet, now: float) -> bool:
+    """Has its replica gone down before it answered anything, while another one is up?"""
+    if story.grant is None or (story.answer is not None and story.answer.passed):
+        return False
+    replica = fleet.replica(story.grant.replica_id)
+    if replica is None or replica.probes.condition is not Condition.DOWN:
+        return False
+    return is_another_up(fleet, replica.snapshot.pool, replica.snapshot.replica_id, now)
 
 
 def is_another_up(fleet: Fleet, pool: str, but: str, now: float) -> bool:
