@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -51,45 +50,6 @@ def engine_state(product: Product, engine: Witness) -> str:
 def wait_for(product: Product, engine: Witness, state: str, timeout_s: float) -> None:
     """Wait until the gateway sees the engine in this state."""
     wait_until(lambda: engine_state(product, engine) == state, timeout_s, f"the engine is {state}")
-
-
-async def ask_many(client: Caller, key: str, owner: str, number: int) -> list[int]:
-    """Send chats one after the other; return their statuses."""
-    return [
-        (await client.ask(key, chat("paired", f"{owner}/{one}"))).status for one in range(number)
-    ]
-
-
-async def test_a_killed_replica_costs_nobody_an_answer(
-    product: Product, client: Caller, pair: list[Witness], keys: dict[str, str]
-) -> None:
-    """One of two replicas is killed: the other serves; it is back 10 s after it answers."""
-    for engine in pair:
-        wait_for(product, engine, "up", 15)
-    pair[0].kill()
-    statuses = await ask_many(client, keys["dora"], "killed", 20)
-    assert statuses == [200] * 20
-    wait_for(product, pair[0], "down", 12)
-    pair[0].start()
-    wait_for(product, pair[0], "up", 10)
-    assert await ask_many(client, keys["dora"], "revived", 10) == [200] * 10
-
-
-async def test_a_stopped_replica_slows_nobody_for_long(
-    product: Product, client: Caller, pair: list[Witness], keys: dict[str, str]
-) -> None:
-    """A replica that is frozen leaves rotation, and the other one goes on at its usual speed."""
-    for engine in pair:
-        wait_for(product, engine, "up", 15)
-    pair[1].kill(signal.SIGSTOP)
-    try:
-        wait_for(product, pair[1], "down", 15)
-        started = time.monotonic()
-        assert await ask_many(client, keys["dora"], "frozen", 10) == [200] * 10
-        assert time.monotonic() - started < 5
-    finally:
-        pair[1].kill(signal.SIGCONT)
-    wait_for(product, pair[1], "up", 15)
 
 
 async def test_busy_is_not_dead(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
+import time
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.rig.chat import Caller, chat
@@ -32,6 +37,80 @@ async def test_who_leaves_early_still_pays(
     assert row["model"] == "witness"
     assert row["replica_id"]
     assert row["key_id"]
+
+
+@pytest.mark.parametrize("leave_after", [401, 403])
+async def test_who_leaves_at_the_very_end_pays_all_of_it(
+    product: Product, client: Caller, witness: Witness, keys: dict[str, str], leave_after: int
+) -> None:
+    """After the last token, or after the count and before its end: the row is the engine's own."""
+    witness.tell(tokens=400, cached_tokens=4)
+    mark = f"late/{leave_after}"
+    body = chat("witness", mark, stream_options={"include_usage": True})
+    await client.ask(keys["dora"], body, leave_after=leave_after)
+    (row,) = product.usage(mark)
+    assert row["outcome"] in ("aborted", "served")
+    assert 400 - 2 <= row["completion_tokens"] <= 400
+    if not row["estimated"]:
+        assert (row["completion_tokens"], row["cached_tokens"]) == (400, 4)
+        assert row["prompt_tokens"] == prompt_tokens(body)
+    assert (row["model"], bool(row["replica_id"]), bool(row["key_id"])) == ("witness", True, True)
+
+
+async def test_an_answer_that_breaks_off_uncounted_is_no_free_ride(
+    product: Product, client: Caller, witness: Witness, keys: dict[str, str]
+) -> None:
+    """Without any count, closed after 200 tokens: the row has them, and calls itself estimated."""
+    witness.tell(usage="none", tokens=400, close_after=200)
+    call = await client.ask(keys["dora"], chat("witness", "uncounted/1"))
+    (row,) = product.usage("uncounted/1")
+    assert not call.whole
+    assert (row["outcome"], row["completion_tokens"], row["estimated"]) == ("failed", 200, True)
+    assert row["prompt_tokens"] > 0
+
+
+GARBAGE = [b"{not json", b"[1, 2, 3]", b'{"choices": "\xff\xfe"}']
+
+
+async def test_garbage_for_some_lines_of_a_batch_spoils_no_other(
+    product: Product, witness: Witness, keys: dict[str, str]
+) -> None:
+    """Broken JSON, no object and no UTF-8 for three lines: three errors, the rest counted right."""
+    rules = {
+        f"rubbish/bad{number}": {"answer_b64": base64.b64encode(text).decode()}
+        for number, text in enumerate(GARBAGE)
+    }
+    witness.tell(tokens=7, rules=rules)
+    names = [f"good{number}" for number in range(27)] + [f"bad{n}" for n in range(len(GARBAGE))]
+    lines = [
+        {"custom_id": name, "method": "POST", "url": "/v1/chat/completions",
+         "body": chat("witness", f"rubbish/{name}", stream=False)}
+        for name in names
+    ]  # fmt: skip
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    headers = {"Authorization": f"Bearer {keys['fritz']}"}
+    async with httpx.AsyncClient(
+        base_url=product.url, headers=headers, timeout=30, verify=False
+    ) as sender:
+        form = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
+        stored = (await sender.post("/v1/files", **form)).json()
+        body = {"input_file_id": stored["id"], "endpoint": "/v1/chat/completions",
+                "completion_window": "24h"}  # fmt: skip
+        batch = (await sender.post("/v1/batches", json=body)).json()
+        give_up = time.monotonic() + 60
+        while batch["status"] not in ("completed", "failed", "expired"):
+            assert time.monotonic() < give_up, batch
+            await asyncio.sleep(0.2)
+            batch = (await sender.get(f"/v1/batches/{batch['id']}")).json()
+        output = (await sender.get(f"/v1/files/{batch['output_file_id']}/content")).text
+        errors = (await sender.get(f"/v1/files/{batch['error_file_id']}/content")).text
+    counts = batch["request_counts"]
+    assert (batch["status"], counts["completed"], counts["failed"]) == ("completed", 27, 3)
+    assert {json.loads(row)["custom_id"] for row in errors.splitlines()} == {"bad0", "bad1", "bad2"}
+    usages = [json.loads(row)["response"]["body"]["usage"] for row in output.splitlines()]
+    assert [usage["completion_tokens"] for usage in usages] == [7] * 27
+    if batch.get("usage"):
+        assert batch["usage"]["output_tokens"] >= 7 * 27
 
 
 @pytest.mark.parametrize("stream", [True, False])
