@@ -65,9 +65,13 @@ def publish(
                 pipe.watch(DIRECTORY)  # type: ignore[no-untyped-call]
                 seen = _read(pipe)
                 version = _version_above(seen)
-                if seen.generation and seen.version == version and not is_forced:
-                    return version
-                if not seen.generation or seen.version != version - 1:
+                if seen.generation and seen.version == version:
+                    if not is_forced:
+                        return version
+                    # Gateways read again what has a new version, and nothing else: a limit that
+                    # ended, or a reservation that begins, needs one as much as an edit does.
+                    version = _set_version(version + 1)
+                if not seen.generation or seen.version != version - 1 or is_forced:
                     scope = None
                 picture = take(now or timezone.now(), version, scope)
                 at = now or timezone.now()
@@ -118,8 +122,12 @@ def _version_above(seen: _Seen) -> int:
     version = _version()
     if version and version >= seen.version:
         return version
-    version = max(version, seen.version) + 1
-    DirectoryVersion.objects.update_or_create(id=1, defaults={"version": version})
+    return _set_version(max(version, seen.version) + 1)
+
+
+def _set_version(version: int) -> int:
+    if not DirectoryVersion.objects.filter(id=1).update(version=version):
+        DirectoryVersion.objects.create(id=1, version=version)
     return version
 
 

@@ -75,8 +75,11 @@ def test_a_reservation_begins_and_ends_by_itself(
     now = timezone.now()
     assert told(valkey) == [("astronomy", 3, False)]
 
+    before = int(valkey.hget(DIRECTORY, "version"))
     assert directory.ensure_published(now=now + 1.1 * HOUR)
     assert told(valkey) == [("astronomy", 3, True)]
+    # Gateways look at nothing whose version they know.
+    assert int(valkey.hget(DIRECTORY, "version")) > before
     assert not directory.ensure_published(now=now + 2 * HOUR)
 
     assert directory.ensure_published(now=now + 3.1 * HOUR)
