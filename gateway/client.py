@@ -248,6 +248,7 @@ class Client:
 
     def cut(self) -> None:
         """Close the client's connection without a proper end: the answer is not whole."""
+        self.gone = True  # nothing may be written from now on; `left` follows
         self._link.abort()
 
     async def drained(self) -> None:
