@@ -92,8 +92,8 @@ def test_a_run_from_the_button_is_published_and_withdrawn(product: Product, admi
     expect(chart).to_be_visible()
     assert httpx.get(f"{product.url}/status.json").json()["capacity"][0]["sentence"] == sentence
 
-    admin.goto(f"{product.url}/admin/quotas/capacityrun/?q={name}")
-    admin.locator("#result_list tbody th a, #result_list a").first.click()
+    rows = product.sql("SELECT id FROM quotas_capacityrun WHERE sentence = %s", sentence)
+    admin.goto(f"{product.url}/admin/quotas/capacityrun/{rows[0][0]}/change/")
     admin.fill("[name=withdrawn_reason]", "A neighbour was active.")
     admin.click("button[name=_save]")
     people.goto(f"{product.url}/capacity/")

@@ -134,9 +134,8 @@ async def test_the_quick_plan_agrees_with_plain_requests_at_every_point(llama: L
 async def plain_wave(llama: LlamaServer, texts: Prompts, point: Point) -> tuple[float, float]:
     """Return prefill and decode rate of as many plain requests, timed with nothing of ours."""
     loop = asyncio.get_running_loop()
-    began_s = loop.time()
 
-    async def one(http: httpx.AsyncClient) -> tuple[int, float, float, int]:
+    async def one(http: httpx.AsyncClient, began_s: float) -> tuple[int, float, float, int]:
         body = {
             "prompt": texts.make(point.prompt_tokens), "max_tokens": 64, "ignore_eos": True,
             "temperature": 0, "stream": True, "cache_prompt": False,
@@ -153,7 +152,8 @@ async def plain_wave(llama: LlamaServer, texts: Prompts, point: Point) -> tuple[
         return timings["prompt_n"], times[0], times[-1], timings["predicted_n"]
 
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
-        found = await asyncio.gather(*(one(http) for _ in range(point.concurrency)))
+        began_s = loop.time()
+        found = await asyncio.gather(*(one(http, began_s) for _ in range(point.concurrency)))
     prefill = sum(read for read, *_ in found) / max(first_s for _, first_s, *_ in found)
     return prefill, sum((n - 1) / (last_s - first_s) for _, first_s, last_s, n in found)
 
