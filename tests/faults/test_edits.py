@@ -36,13 +36,15 @@ limits.set_limit(holder=limits.Holder(key=key), service_class="interactive",
 
 @contextmanager
 def no_hints(link: redis.Redis) -> Iterator[None]:
-    """Cut every subscription of the server as soon as it is made."""
+    """Cut every subscription of a gateway as soon as it is made."""
     done = threading.Event()
 
     def cut() -> None:
         while not done.is_set():
             with suppress(redis.RedisError):
-                link.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+                for client in link.client_list(_type="pubsub"):
+                    if client["psub"] == "0":  # Celery's are patterns, and another matter
+                        link.client_kill_filter(_id=client["id"])
             time.sleep(0.02)
 
     worker = threading.Thread(target=cut)
