@@ -56,7 +56,7 @@ def newest(product: Product) -> tuple[str, str, str]:
     rows = product.sql(
         "SELECT state, reason, sentence FROM quotas_capacityrun ORDER BY asked_at DESC LIMIT 1"
     )
-    return tuple(rows[0]) if rows else ("", "", "")  # type: ignore[return-value]
+    return tuple(rows[0]) if rows else ("", "", "")
 
 
 def answers(product: Product, secret: str) -> int:

@@ -17,7 +17,7 @@ from tests.portal.scripted_gateway import busy, engine, live, queued, running, u
 POOL = "Qwen2.5-14B"
 
 
-def read(moment: Live | None, reader_id: str = "", last_at: float | None = None) -> reading.Reading:
+def read(moment: Live | None, reader_id: str = "", last_at: float | None = None) -> shapes.Reading:
     heard = Heard(time.time(), moment, moment.at if moment else last_at)
     return reading.read(heard, reader_id=reader_id, secret="secret")
 

@@ -23,7 +23,9 @@ from tests.rig.browser import chromium
 
 FOLDER = os.environ.get("SCREENSHOTS", "")
 POOL, SMALL = "Qwen2.5-14B", "SmolLM2-1.7B"
-LOOKS = [(theme, width) for theme in ("light", "dark") for width in (1440, 360)]
+LOOKS: list[tuple[Any, int]] = [
+    (theme, width) for theme in ("light", "dark") for width in (1440, 360)
+]
 
 pytestmark = [pytest.mark.journey, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -150,7 +152,7 @@ def test_the_status_page_is_sound_in_every_state(
         gateway.live = make()
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce"
-        )  # type: ignore[call-overload]
+        )
         page = context.new_page()
         page.goto(f"{live_server.url}/status/")
         assert words in page.inner_text("#live")
