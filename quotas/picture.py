@@ -77,7 +77,7 @@ def _concerning(keys: list[ApiKey]) -> Q:
 
 def _next_change(now: dt.datetime, kept: list[Shown]) -> float | None:
     """Return when the next limit or account ends, or a reservation begins or ends, by itself."""
-    ends = [one.next_change for one in kept]
+    ends: list[dt.datetime | None] = [one.next_change for one in kept]
     ends += [
         model.objects.filter(ends_at__gt=now).aggregate(at=Min("ends_at"))["at"]
         for model in (LimitRow, User)
