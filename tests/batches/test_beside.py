@@ -62,13 +62,13 @@ def test_a_saturated_card_still_moves_a_batch_after_ten_minutes(
     While chats keep every slot, no line of a batch starts; once its lines have waited ten minutes
     of ledger time, one does.
     """
-    people = product.keys(**{f"talker{n}": "interactive" for n in range(6)})
-    with Batches(product, product.key("patient", "batch")) as api:
+    people = product.keys(**{f"talker{n}": "interactive" for n in range(6)}, patient="batch")
+    with Batches(product, people.pop("patient")) as api:
         with saturated(product, list(people.values())):
             wait_until(lambda: card.counters()["running"] == SLOTS, 40, "the card is full")
             batch_id = api.submit(marked("patient", 2, MODEL))
             wait_until(lambda: api.batch(batch_id)["lines_running"], 40, "lines wait at the gate")
-            time.sleep(3)
+            time.sleep(1.5)
             early = [r for r in card.records("patient") if r.slot_s is not None]
             product.advance(601)
             wait_until(lambda: card.records("patient"), 40, "an aged line starts")

@@ -154,6 +154,7 @@ def test_a_batch_survives_the_death_of_every_part(
     assert sum(served.values()) <= lines + hits * 8
 
 
+@pytest.mark.long
 def test_a_batch_ends_after_its_worker_died_at_27_of_64(product: Product, engine: Witness) -> None:
     """No line is lost and none runs twice, but for those that were out when the worker died."""
     with Batches(product, product.key("lost", "batch")) as api:
