@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from gateway.charges import COUNTED, Counted
+from gateway.charges import COUNTED, Counted, needs_calendar
 from gateway.core.fields import Kind
 from gateway.core.headers import Headers, first
 from gateway.core.types import ServiceClass
@@ -55,6 +55,11 @@ class Caller:
         return any(
             name in COUNTED for of in (limits.key, limits.person, limits.group) for name in of
         )
+
+    @cached_property
+    def needs_calendar(self) -> bool:
+        """Does a limit of a day or month bind it?"""
+        return needs_calendar(self.limits)
 
     @cached_property
     def as_batch(self) -> Caller:

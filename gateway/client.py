@@ -188,6 +188,10 @@ class Client:
 
     def head(self, status: int, headers: Headers) -> None:
         """Send status and headers; without a stated length the body goes in chunks."""
+        if not self.gone:
+            self._link.write(self._head(status, headers))
+
+    def _head(self, status: int, headers: Headers) -> bytes:
         self.started = True
         lines = [_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status, self._link.date()]
         length = None
@@ -210,7 +214,7 @@ class Client:
             lines.append(b"connection: keep-alive\r\n")
         self._left = length
         lines.append(b"\r\n")
-        self._link.write(b"".join(lines))
+        return b"".join(lines)
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body."""
@@ -243,8 +247,10 @@ class Client:
         """Send a whole answer at once."""
         if self.gone:
             return
-        self.head(status, [*headers, (b"content-length", b"%d" % len(body))])
-        self.finish(body)
+        head = self._head(status, [*headers, (b"content-length", b"%d" % len(body))])
+        self._link.write(head + body[: self._left])  # nothing of it to HEAD
+        self._left = 0
+        self.finish()
 
     def cut(self) -> None:
         """Close the client's connection without a proper end: the answer is not whole."""

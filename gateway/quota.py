@@ -52,7 +52,7 @@ class Quota:
     async def _of_caller(self, caller: Caller) -> tuple[Counted, ...]:
         """Return the counted limits of a caller, worked out anew when one of its windows ends."""
         zone = "UTC"
-        if needs_calendar(caller.limits):
+        if caller.needs_calendar:
             zone = await self._counters.zone(self._directory.generation)
         known = caller.plans.get(zone)
         if known is None or known[0] <= time.time() * 1000:
