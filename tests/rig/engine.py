@@ -205,9 +205,12 @@ class Engine:
             outcome = "aborted"
         finally:
             self.counters.aborted += outcome == "aborted"
+            # A good answer has left with its last byte: on a busy loop this line comes later than
+            # the next request of a caller that was quick.
+            ended_s = request.last_sent_s if outcome == "done" else time.monotonic()
             self.note(
-                "end", request, outcome=outcome, tokens=request.tokens,
-                sha256=request.sent.hexdigest(), bytes=request.sent_bytes,
+                "end", request, t=ended_s or time.monotonic(), outcome=outcome,
+                tokens=request.tokens, sha256=request.sent.hexdigest(), bytes=request.sent_bytes,
             )  # fmt: skip
         with suppress(asyncio.CancelledError, ConnectionError):
             return keep, await caller

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class Request:
     tokens: int = 0
     sent: Any = dataclasses.field(default_factory=hashlib.sha256)
     sent_bytes: int = 0
+    last_sent_s: float = 0.0  # when the last bytes of the body so far were written
 
 
 class Answer:
@@ -217,6 +219,7 @@ class Answer:
         self.request.sent_bytes += len(data)
         wire = b"%x\r\n%b\r\n" % (len(data), data) if framed else data
         for piece in pages.cuts(self.script.cut, wire):
+            self.request.last_sent_s = time.monotonic()
             self.writer.write(piece)
             await self.writer.drain()
             if self.script.cut:
