@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from gateway.core.types import LedgerView, ServiceClass, Standing
+from gateway.core.types import Holding, LedgerView, ServiceClass, Standing
 from gateway.services import Services
 from quotas.snapshots.live import Live, QueuedLive, RunningLive
 
@@ -35,19 +35,7 @@ async def live(services: Services) -> tuple[int, bytes]:
         open=view.open,
         engines=services.fleet.engines({name: (a, b) for name, (a, b) in held.items()}),
         queued=tuple(_queued(standing) for standing in view.queued),
-        running=tuple(
-            RunningLive(
-                ticket_id=holding.ticket_id,
-                key_id=holding.key_id,
-                user_id=holding.user_id,
-                service_class=holding.service_class,
-                pool=holding.pool,
-                replica_id=holding.replica_id,
-                weight=holding.weight,
-                running_s=holding.running_ms / 1000,
-            )
-            for holding in view.running
-        ),
+        running=tuple(_running(holding) for holding in view.running),
         expected_wait_s=_newcomer_waits(services, view),
         batch_limit=dict(view.batch_limit),
         borrowed=dict(view.borrowed),
@@ -65,6 +53,19 @@ def _ledger_words(view: LedgerView, *, is_known: bool) -> str:
     if not is_known:
         return "away: the scheduler's Redis does not answer"
     return "ok" if view.open else "closed for starts after a loss of Redis"
+
+
+def _running(holding: Holding) -> RunningLive:
+    return RunningLive(
+        ticket_id=holding.ticket_id,
+        key_id=holding.key_id,
+        user_id=holding.user_id,
+        service_class=holding.service_class,
+        pool=holding.pool,
+        replica_id=holding.replica_id,
+        weight=holding.weight,
+        running_s=holding.running_ms / 1000,
+    )
 
 
 def _queued(standing: Standing) -> QueuedLive:

@@ -21,7 +21,7 @@ from portal.batches.states import SENDING
 from portal.status import history, measured, reading, shapes, source, week
 from quotas import reserved
 from quotas.models import CapacityRun
-from quotas.services import capacity
+from quotas.services import announced
 
 
 def reading_for(request: HttpRequest) -> shapes.Reading:
@@ -67,9 +67,9 @@ def _past(card: shapes.Reading, *, is_week: bool) -> dict[str, Any]:
         ],
         "reserved": reserved.running_and_coming(now),
         "events": announcements.planned_and_past(now),
-        "runs": capacity.announced(now=now),
+        "runs": announced.runs(now=now),
         "stalled_jobs": _stalled_jobs(now),
-        "withdrawn": capacity.withdrawn_lately(now=now),
+        "withdrawn": announced.withdrawn(now=now),
         "days": days,
         "day_bands": history.day_bands(days),
         "day_counts": dict(Counter(day.state for day in days)),
@@ -156,33 +156,34 @@ def status_json(card: shapes.Reading) -> dict[str, Any]:
             "reports": card.at is not None and card.worker_silent_since is None,
             "unknown_since": _text(card.worker_silent_since if card.at else card.last_at),
         },
-        "models": [
-            {
-                "model": pool.name,
-                "state": pool.state,
-                "slots": pool.slots,
-                "held": pool.held if pool.slots is not None else None,
-                "running": pool.running if pool.queue_known else None,
-                "waiting": pool.waiting if pool.queue_known else None,
-                "oldest_wait_s": pool.oldest_s if pool.queue_known else None,
-                "expected_wait_s": pool.wait_s,
-                "unknown_since": _text(_unknown_since(card, pool)),
-                "batch_limit": pool.batch_limit,
-                "batch_borrows_idle_slots": pool.borrowed if pool.queue_known else None,
-                "verdicts": {
-                    name: {
-                        "state": verdict.state,
-                        "since": _text(verdict.since),
-                        "cause": verdict.cause or None,
-                        "ratio": verdict.ratio,
-                    }
-                    for name, verdict in pool.verdicts.items()
-                },
-                "waiting_because": pool.blockers if pool.queue_known else None,
-            }
-            for pool in card.pools
-        ],
+        "models": [_model_json(card, pool) for pool in card.pools],
         "engines": [_engine_json(engine, queue_known=card.queue_known) for engine in card.engines],
+    }
+
+
+def _model_json(card: shapes.Reading, pool: shapes.PoolReading) -> dict[str, Any]:
+    return {
+        "model": pool.name,
+        "state": pool.state,
+        "slots": pool.slots,
+        "held": pool.held if pool.slots is not None else None,
+        "running": pool.running if pool.queue_known else None,
+        "waiting": pool.waiting if pool.queue_known else None,
+        "oldest_wait_s": pool.oldest_s if pool.queue_known else None,
+        "expected_wait_s": pool.wait_s,
+        "unknown_since": _text(_unknown_since(card, pool)),
+        "batch_limit": pool.batch_limit,
+        "batch_borrows_idle_slots": pool.borrowed if pool.queue_known else None,
+        "verdicts": {
+            name: {
+                "state": verdict.state,
+                "since": _text(verdict.since),
+                "cause": verdict.cause or None,
+                "ratio": verdict.ratio,
+            }
+            for name, verdict in pool.verdicts.items()
+        },
+        "waiting_because": pool.blockers if pool.queue_known else None,
     }
 
 

@@ -43,11 +43,8 @@ KEEP_MINUTES_DAYS = 60
 
 # The short form of a run, in the words of the measuring command.
 QUICK: Mapping[str, Any] = {
-    "lengths": [128, 1024],
-    "concurrencies": [1, 2, 4],
-    "repeats": 3,
-    "answer_tokens": 64,
-}
+    "lengths": [128, 1024], "concurrencies": [1, 2, 4], "repeats": 3, "answer_tokens": 64,
+}  # fmt: skip
 
 
 def request(
@@ -163,53 +160,6 @@ def _move(run: CapacityRun, state: str, **fields: Any) -> bool:
     moved = CapacityRun.objects.filter(pk=run.pk, state__in=before).update(state=state, **fields)
     run.refresh_from_db()
     return moved == 1
-
-
-def begins_at(run: CapacityRun) -> dt.datetime | None:
-    """Return when a planned run begins, if it is announced for later."""
-    text = run.plan.get("begins_at")
-    return dt.datetime.fromisoformat(text) if text else None
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """A run that is going on or will be."""
-
-    run: CapacityRun
-    begins_at: dt.datetime
-    ends_at: dt.datetime | None  # None: nobody knows before the engine was asked
-
-
-def announced(*, now: dt.datetime) -> list[Announced]:
-    """Return the runs that go on or are planned, and how long each is expected to take."""
-    heard = now - dt.timedelta(seconds=SILENT_S)
-    runs = CapacityRun.objects.filter(state__in=CapacityRun.LIVE, heard_at__gte=heard)
-    return [
-        Announced(
-            run,
-            run.started_at or begins_at(run) or run.asked_at,
-            run.expected_end_at or _expected_end(run),
-        )
-        for run in runs.order_by("asked_at")
-    ]
-
-
-def _expected_end(run: CapacityRun) -> dt.datetime | None:
-    """Return when a planned run should end: it takes as long as the same plan took last."""
-    wishes = run.plan.get("wishes", {})
-    ended = CapacityRun.objects.filter(
-        replica=run.replica, state=State.COMPLETE, started_at__isnull=False
-    )
-    for last in ended.order_by("-ended_at")[:20]:
-        if last.plan.get("wishes", {}) == wishes and last.ended_at and last.started_at:
-            return (begins_at(run) or run.asked_at) + (last.ended_at - last.started_at)
-    return None
-
-
-def withdrawn_lately(*, now: dt.datetime) -> list[CapacityRun]:
-    """Return the figures withdrawn in the last 30 days; they stay visible with their reason."""
-    since = now - dt.timedelta(days=30)
-    return list(CapacityRun.objects.filter(withdrawn_at__gte=since).order_by("-withdrawn_at"))
 
 
 def stop(*, run: CapacityRun) -> None:

@@ -28,7 +28,7 @@ from gateway.measure.hold import GatewayHold, NoHold
 from gateway.measure.report import PointReport, Report, Sample
 from gateway.measure.session import Session, Subject, Wishes
 from quotas.models import CapacityRun, Replica
-from quotas.services import capacity
+from quotas.services import announced, capacity
 from quotas.snapshots.credentials import Credential, sign
 
 STOP_POLL_S = 1.0
@@ -181,7 +181,7 @@ class Command(BaseCommand):
 
 async def _until_begin(run: CapacityRun, stop: asyncio.Event) -> None:
     """Wait for the announced moment, or for a stop."""
-    begins_at = capacity.begins_at(run)
+    begins_at = announced.begins_at(run)
     if begins_at is None:
         return
     with contextlib.suppress(TimeoutError):

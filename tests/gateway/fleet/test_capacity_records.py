@@ -15,7 +15,7 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from quotas.models import CapacityDecision, CapacityRun, PoolMinute, Replica, User
-from quotas.services import capacity, engines
+from quotas.services import announced, capacity, engines
 from quotas.snapshots.measured import MEASURED, MINUTES, measured_from_json
 
 State = CapacityRun.State
@@ -76,15 +76,15 @@ def test_a_run_for_later_is_announced_with_its_length(replica: Replica) -> None:
         started_at=now - dt.timedelta(hours=1), ended_at=now - dt.timedelta(minutes=20)
     )
     run = capacity.request(replica=replica, in_s=600)
-    (seen,) = capacity.announced(now=now)
+    (seen,) = announced.runs(now=now)
     assert abs((seen.begins_at - now).total_seconds() - 600) < 5
     assert seen.ends_at is not None
     assert seen.ends_at - seen.begins_at == dt.timedelta(minutes=40)
 
     capacity.begin(run=run, plan={}, fingerprint={}, digest="d", steps_total=3, duration_s=90)
-    (seen,) = capacity.announced(now=now)
+    (seen,) = announced.runs(now=now)
     assert seen.ends_at == run.expected_end_at
-    assert capacity.announced(now=now + dt.timedelta(minutes=2)) == []
+    assert announced.runs(now=now + dt.timedelta(minutes=2)) == []
 
 
 @pytest.mark.parametrize("state", [State.PARTIAL, State.VOID, State.FAILED])
