@@ -168,12 +168,18 @@ async def test_a_dead_replica_moves_its_conversation_once(house: House) -> None:
     When its replica dies a conversation goes on at the other one without an error, pays for its
     cache once, and stays there when the first one is back. The others never move.
     """
-    talks = [Talk(house, f"mover{number}") for number in range(4)]  # one for each slot
-    for _ in range(2):
-        for talk in talks:
-            await talk.turn()
+    talks: list[Talk] = []
+    for number in range(40):  # until two are at home on each, which is as many as slots are left
+        talk = Talk(house, f"mover{number}")
+        here = (await talk.turn()).replica_id
+        if sum(other.rows[0].replica_id == here for other in talks) < 2:
+            talks.append(talk)
+        if len(talks) == 4:
+            break
+    for talk in talks:
+        await talk.turn()
     homes = {talk.name: talk.rows[-1].replica_id for talk in talks}
-    assert set(homes.values()) == {"r1", "r2"}
+    assert sorted(homes.values()) == ["r1", "r1", "r2", "r2"]
     dying = house.llamas[0]
     dying.kill()
     for talk in talks:
@@ -187,9 +193,9 @@ async def test_a_dead_replica_moves_its_conversation_once(house: House) -> None:
     for talk in talks:
         assert [row.replica_id for row in talk.rows[2:]] == ["r2"] * 3
         assert {row.outcome for row in talk.rows} == {"served"}
-        moved = homes[talk.name] == "r1"
         half = talk.rows[2].prompt_tokens / 2
-        assert ((talk.rows[2].cached_tokens or 0) < half) == moved
+        # Those that stayed may lose their slot to a newcomer: which one, is the engine's choice.
+        assert homes[talk.name] == "r2" or (talk.rows[2].cached_tokens or 0) < half
         assert (talk.rows[3].cached_tokens or 0) > half
 
 
