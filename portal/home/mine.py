@@ -15,6 +15,7 @@ from portal.status.reading import is_owner, owner_of
 from quotas.snapshots.live import Live, QueuedLive, RunningLive
 
 GONE = "a key of yours that is gone"  # deleted since the request came
+ANYBODYS_GONE = "a key that is gone"
 MOST_SHOWN = 50
 
 
@@ -55,31 +56,38 @@ def of_person(user_id: str, live: Live | None, names: Mapping[str, str]) -> Rows
 
 def of_everybody(live: Live | None, names: Mapping[str, str]) -> Rows:
     """Return what everybody runs and waits for."""
-    return _rows(live, names, lambda ticket: True)
+    return _rows(live, names, lambda ticket: True, ANYBODYS_GONE)
 
 
 def _rows(
     live: Live | None,
     names: Mapping[str, str],
     shows: Callable[[QueuedLive | RunningLive], bool],
+    gone: str = GONE,
 ) -> Rows:
     if live is None:
         return Rows((), 0)
     waiting = Counter(ticket.pool for ticket in live.queued)
-    running = [_running(ticket, names) for ticket in live.running if shows(ticket)]
-    queued = [_queued(ticket, names, waiting) for ticket in live.queued if shows(ticket)]
+    running = [
+        _running(ticket, names.get(ticket.key_id, gone)) for ticket in live.running if shows(ticket)
+    ]
+    queued = [
+        _queued(ticket, names.get(ticket.key_id, gone), waiting)
+        for ticket in live.queued
+        if shows(ticket)
+    ]
     rows = sorted(running, key=lambda row: -row.age_s) + queued
     return Rows(tuple(rows[:MOST_SHOWN]), len(rows))
 
 
-def _running(ticket: RunningLive, names: Mapping[str, str]) -> Row:
+def _running(ticket: RunningLive, key: str) -> Row:
     return Row(
         request_id=ticket.ticket_id,
         owner_id=owner_of(ticket.user_id),
         state="Running",
         is_running=True,
         service_class=ticket.service_class,
-        key=names.get(ticket.key_id, GONE),
+        key=key,
         end_user=ticket.user_id.partition("/")[2],
         happens=f"on {ticket.pool}",
         wait_s=None,
@@ -88,14 +96,14 @@ def _running(ticket: RunningLive, names: Mapping[str, str]) -> Row:
     )
 
 
-def _queued(ticket: QueuedLive, names: Mapping[str, str], waiting: Mapping[str, int]) -> Row:
+def _queued(ticket: QueuedLive, key: str, waiting: Mapping[str, int]) -> Row:
     return Row(
         request_id=ticket.ticket_id,
         owner_id=owner_of(ticket.user_id),
         state=f"Place {ticket.position} of {waiting[ticket.pool]}",
         is_running=False,
         service_class=ticket.service_class,
-        key=names.get(ticket.key_id, GONE),
+        key=key,
         end_user=ticket.user_id.partition("/")[2],
         happens=sentences.why(ticket),
         wait_s=ticket.expected_wait_s,
