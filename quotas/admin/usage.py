@@ -122,7 +122,7 @@ class AuditAdmin(ReadOnlyAdmin[Events], EventsAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        found: QuerySet[Any] = super().get_queryset(request)
+        found: QuerySet[Any] = super().get_queryset(request)  # type: ignore[no-untyped-call]
         if set(request.GET) - {"p", "o"}:
             return found
         since = _newest_since()
