@@ -99,7 +99,8 @@ def test_a_run_from_the_button_is_published_and_withdrawn(product: Product, admi
     people.goto(f"{product.url}/capacity/")
     expect(people.get_by_text("A neighbour was active.")).to_be_visible()
     people.goto(f"{product.url}/status/")
-    expect(people.get_by_text(sentence)).to_be_hidden()
+    expect(people.locator("s", has_text=sentence)).to_be_visible()
+    assert httpx.get(f"{product.url}/status.json").json()["capacity"] == []
 
 
 def test_a_run_from_the_shell_is_published(product: Product, llama: Llama) -> None:
