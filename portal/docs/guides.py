@@ -29,28 +29,9 @@ def of(base_url: str, model: str) -> Guides:
     """Return the guides' code for an address and a model."""
     address, name = f"{base_url}/v1", json.dumps(model, ensure_ascii=False)
     return Guides(
-        curl=f"""curl {address}/chat/completions \\
-  -H "Authorization: Bearer $OPENAI_API_KEY" \\
-  -H "Content-Type: application/json" \\
-  -d '{{"model": {name}, "messages": [{{"role": "user", "content": "Say hello"}}]}}'""",
-        r=f"""library(httr2)
-answer <- request("{address}/chat/completions") |>
-  req_auth_bearer_token(Sys.getenv("OPENAI_API_KEY")) |>
-  req_body_json(list(model = {name},
-    messages = list(list(role = "user", content = "Say hello")))) |>
-  req_retry(max_tries = 5) |>
-  req_perform() |>
-  resp_body_json()
-cat(answer$choices[[1]]$message$content)""",
-        jupyter=f"""import os
-from openai import OpenAI
-
-client = OpenAI(base_url="{address}", api_key=os.environ["OPENAI_API_KEY"])
-answer = client.chat.completions.create(
-    model={name},
-    messages=[{{"role": "user", "content": "Say hello"}}],
-)
-print(answer.choices[0].message.content)""",
+        curl=_curl(address, name),
+        r=_r(address, name),
+        jupyter=_jupyter(address, name),
         langchain=f"""from langchain_openai import ChatOpenAI
 
 chat = ChatOpenAI(model={name}, base_url="{address}", max_retries=5)
@@ -75,3 +56,34 @@ models:
     apiKey: fw_int_…
     roles: [chat, edit, apply]""",
     )
+
+
+def _curl(address: str, name: str) -> str:
+    return f"""curl {address}/chat/completions \\
+  -H "Authorization: Bearer $OPENAI_API_KEY" \\
+  -H "Content-Type: application/json" \\
+  -d '{{"model": {name}, "messages": [{{"role": "user", "content": "Say hello"}}]}}'"""
+
+
+def _r(address: str, name: str) -> str:
+    return f"""library(httr2)
+answer <- request("{address}/chat/completions") |>
+  req_auth_bearer_token(Sys.getenv("OPENAI_API_KEY")) |>
+  req_body_json(list(model = {name},
+    messages = list(list(role = "user", content = "Say hello")))) |>
+  req_retry(max_tries = 5) |>
+  req_perform() |>
+  resp_body_json()
+cat(answer$choices[[1]]$message$content)"""
+
+
+def _jupyter(address: str, name: str) -> str:
+    return f"""import os
+from openai import OpenAI
+
+client = OpenAI(base_url="{address}", api_key=os.environ["OPENAI_API_KEY"])
+answer = client.chat.completions.create(
+    model={name},
+    messages=[{{"role": "user", "content": "Say hello"}}],
+)
+print(answer.choices[0].message.content)"""
