@@ -96,7 +96,7 @@ class Ticket(NamedTuple):
     session: str = ""  # session key, "" when it has none
     ttl_ms: int = 60_000  # longest it may stay queued
     place: str = ""  # a kept place shown by a returning client
-    fingerprint: str = ""  # SHA-256 of the body: finds the place of a client that shows none
+    fingerprint: str = ""  # hash of the body: finds the place of a client that shows none
     home_wait_ms: int = 2_000  # longest it waits for its session's full home replica
     charges: tuple[Charge, ...] = ()
     interrupted: bytes = b""  # the usage record to append if this process dies with it
