@@ -206,7 +206,7 @@ async def test_fifty_at_once_over_four_gateways(
     witness.tell(first_delay_s=1.5)
     next_ones = await at_once(doomed, key, f"{user}/next", 20, max_tokens=200)
     told = {json.loads(c.body)["error"]["quota"]["requested"] for c in next_ones if c.status == 429}
-    # Each gateway learns by itself how many tokens a text has, so what is reserved differs a little.
+    # Each gateway learns by itself how many tokens a text has: what is reserved differs a little.
     passed = sum(call.status == 200 for call in next_ones)
     assert left // max(told) <= passed <= left // min(told), (left, told)
     assert all(int(c.headers["x-ratelimit-remaining-tokens"]) >= 0 for c in [*first, *next_ones])
