@@ -43,14 +43,14 @@ function operations.R(id, line) -- release: outcome, prompt, completion, all tok
   local used = floor(cost / max(1, p and tonumber(p[4]) or 1))
   L.serve(e.owner_user, used - e.charge, -e.charge)
   if f[1] == 'served' then
-    local function average(name, sample) -- stored plus one, so that 0 means none
+    local function average(name, sample, weight) -- stored plus one, so that 0 means none
       local old = L.get(name)
       if old == 0 then L.set(name, sample + 1) else
-        L.set(name, floor(((old - 1) * 7 + sample) / 8) + 1)
+        L.set(name, floor(((old - 1) * (weight - 1) + sample) / weight) + 1)
       end
     end
-    average(e.n_avg, tonumber(f[3]))
-    average(e.n_hold, now - e.started)
+    average(e.n_avg, tonumber(f[3]), 8)
+    average(e.n_hold, now - e.started, K.HOLD_WEIGHT)
     L.bind(e)
   end
   L.settle_quota(e, tonumber(f[4]))
