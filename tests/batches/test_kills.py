@@ -172,6 +172,7 @@ def test_a_batch_ends_after_its_worker_died_at_27_of_64(product: Product, engine
     assert len(engine.records("lost")) <= 64 + 8
 
 
+@pytest.mark.long
 def test_a_batch_whose_runner_is_dead_can_be_cancelled(product: Product) -> None:
     """The cancel does not wait for anybody: cancelled, with each line in one file."""
     with Batches(product, product.key("dead", "batch")) as api:

@@ -81,6 +81,7 @@ def edit(product: Product, user: str, change: str) -> float:
     return float(told.splitlines()[-1])
 
 
+@pytest.mark.long
 async def test_edits_reach_four_busy_gateways_without_hints(
     doomed: Product, witness: Witness
 ) -> None:

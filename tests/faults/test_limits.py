@@ -117,6 +117,7 @@ limits.set_limit(value=50_000, **same)
 """
 
 
+@pytest.mark.long
 async def test_setting_a_limit_anew_forgets_nothing(doomed: Product, witness: Witness) -> None:
     """
     Clearing and setting a limit under twenty streams gives no new day: what was used before it,

@@ -173,13 +173,13 @@ async def test_a_slow_link_to_redis_loses_no_release(
         calls = []
         async with Caller(linked.url) as client:
             while not ended:
-                calls.append(await client.ask(key, chat("witness", f"busy/{len(calls)}")))
+                calls.append(await client.ask(key, chat("witness", f"nora-busy/{len(calls)}")))
                 await asyncio.sleep(0.25)
         return calls
 
     async def leave(one: int) -> None:
         async with Caller(linked.url) as client:
-            asked = client.ask(key, chat("witness", f"leaver/{one}"))
+            asked = client.ask(key, chat("witness", f"nora-leaver/{one}"))
             with suppress(TimeoutError):
                 await asyncio.wait_for(asked, dice.uniform(0.05, 1.2))
 
@@ -201,7 +201,7 @@ async def test_a_slow_link_to_redis_loses_no_release(
     ended = True
     calls = await busy
     assert [(call.status, call.code) for call in calls if not call.whole] == []
-    records = [r for r in witness.records() if r.owner in ("busy", "leaver")]
+    records = [r for r in witness.records() if r.owner in ("nora-busy", "nora-leaver")]
     assert peak(records) <= 2
 
 

@@ -95,7 +95,7 @@ async def test_batch_steps_aside_for_chat_and_takes_what_is_idle(
     talker, ann, ben = names
     kinds = {talker: ("interactive", 4), ann: ("batch", 0), ben: ("batch", 0)}
     keys = await asyncio.to_thread(capped, doomed, kinds)
-    witness.tell(decode_tps=40, tokens=12, rules={"talk": {"first_delay_s": 60}})
+    witness.tell(decode_tps=40, tokens=12, rules={f"{talker}/talk": {"first_delay_s": 60}})
 
     async def flood(owners: Sequence[str], phase: str, each: int) -> list[Record]:
         calls = await asyncio.gather(

@@ -74,6 +74,7 @@ def tries(trio: list[Witness], mark: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.long
 async def test_one_dead_one_frozen_one_moved(
     product: Product, client: Caller, trio: list[Witness], keys: dict[str, str]
 ) -> None:

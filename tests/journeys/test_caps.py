@@ -57,14 +57,14 @@ async def test_fifty_cut_streams_leave_no_slot_held(
         for round_ in range(25):
             await asyncio.gather(
                 *(
-                    client.ask(key, chat("witness", f"fifty/{round_}-{one}"), leave_after=3)
+                    client.ask(key, chat("witness", f"cut50/{round_}-{one}"), leave_after=3)
                     for one in range(2)
                 )
             )
         wait_until(lambda: idle(product) and witness.idle(), 2, "no slot is held")
         witness.reset()
-        last = await client.ask(key, chat("witness", "fifty/last"))
-    records = witness.records("fifty")
+        last = await client.ask(key, chat("witness", "cut50/last"))
+    records = witness.records("cut50")
     assert last.whole
     assert [record.outcome for record in records[:-1]] == ["aborted"] * 50
-    assert checkers.caps_held(records, {"fifty": 2}) == []
+    assert checkers.caps_held(records, {"cut50": 2}) == []
