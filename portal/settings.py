@@ -10,6 +10,7 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 
 from portal import env, logs, stores
+from portal.admin_look import UNFOLD as UNFOLD
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -263,29 +264,6 @@ if PRODUCTION:
     SECURE_HSTS_INCLUDE_SUBDOMAINS = True
     # Preloading is a decision about the institute's whole domain, not ours.
     SILENCED_SYSTEM_CHECKS = ["security.W021"]
-
-UNFOLD = {
-    "SITE_TITLE": "Fairway administration",
-    "SITE_HEADER": "Fairway",
-    "SITE_URL": "/",
-    "SITE_SYMBOL": "sailing",
-    "SHOW_HISTORY": True,
-    "DASHBOARD_CALLBACK": "portal.administration.dashboard",
-    "SIDEBAR": {
-        "show_search": True,
-        "show_all_applications": True,
-        "navigation": [
-            {
-                "title": "Pages",
-                "items": [
-                    {"title": "Quotas of everybody", "icon": "grid_on", "link": "/quota/grid/"},
-                    {"title": "Requests for more", "icon": "inbox", "link": "/quota/"},
-                    {"title": "Status", "icon": "monitoring", "link": "/status/"},
-                ],
-            }
-        ],
-    },
-}
 
 EMAIL_FROM = env.text("EMAIL_FROM", "fairway@localhost")
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = EMAIL_FROM

@@ -22,7 +22,7 @@ from portal.batches.models import BatchJob
 from portal.files.models import StoredFile
 from quotas.models import ApiKey, Group, Pool, QuotaRequest
 from tests.portal.scripted_gateway import ScriptedGateway, busy
-from tests.portal.tour import MEMBER, MORE, PASSWORD, PUBLIC, Stop, furnish
+from tests.portal.tour import ADMIN, MEMBER, MORE, PASSWORD, PUBLIC, Stop, furnish
 from tests.portal.usage import event, hour
 from tests.portal.xss import ATTACKS
 from tests.rig.browser import chromium
@@ -134,7 +134,8 @@ def test_every_page_is_sound(
         faults[stop.name] = visit(page, home, stop, key, f"{theme}-{width}", axe=axe)
     sign_in(page, home)
     is_short = not FOLDER and (theme, width) == ("light", WIDE)
-    for stop in MEMBER if is_short else (*MEMBER, *MORE):
+    more = () if is_short else (*MORE, *(ADMIN if width == WIDE else ()))
+    for stop in (*MEMBER, *more):
         faults[stop.name] = visit(page, home, stop, key, f"{theme}-{width}", axe=axe)
     context.close()
 

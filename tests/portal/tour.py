@@ -69,6 +69,17 @@ MEMBER = (
 
 
 # Seen on the phone in every run, and everywhere with axe in the long one.
+#: The administration, which people use at a desk.
+ADMIN = (
+    Stop("admin", "/admin/"),
+    Stop("admin-keys", "/admin/quotas/apikey/"),
+    Stop("admin-people", "/admin/quotas/user/"),
+    Stop("admin-person", "/admin/quotas/user/add/"),
+    Stop("admin-engines", "/admin/quotas/replica/"),
+    Stop("admin-usage", "/admin/quotas/usageevent/"),
+    Stop("admin-audit", "/admin/pghistory/events/"),
+)
+
 MORE = (
     Stop("docs-classes", "/docs/classes/"),
     Stop("docs-sharing", "/docs/sharing/"),
