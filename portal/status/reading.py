@@ -144,6 +144,7 @@ def _pool(live: Live, name: str, letters: dict[str, str], reader_id: str) -> Poo
         ),
         silent_since=moment(max((at for at in silent if at), default=None)) if silent else None,
         queue_known=live.queue_known,
+        is_measured=bool(engines) and all(engine.state == "measuring" for engine in engines),
     )
 
 

@@ -55,6 +55,10 @@ def card_line(live: Live, pools: tuple[PoolReading, ...], front: PoolReading | N
     of = f"{front.name}: " if len(pools) > 1 else ""
     if front.state == "down":
         return f"{of}no engine is up. New requests wait and keep their place."
+    if front.is_measured:
+        return _capital(
+            f"{of}the capacity is being measured. New requests are told when to come back."
+        )
     if front.state == "unknown":
         return f"{of}the engine has not answered lately. New requests wait and keep their place."
     slots = words.plural(front.slots or 0, "slot", "slots")
@@ -95,7 +99,9 @@ def strip_text(pool: PoolReading) -> str:
         parts.append(f"You hold {words.plural(len(yours), 'slot', 'slots')}.")
     if own:
         parts.append(f"Your first request is at place {own[0]}.")
-    if pool.slots is None:
+    if pool.is_measured:
+        parts.append("Slots kept free: the capacity is being measured.")
+    elif pool.slots is None:
         parts.append("Slots unknown: the engine has not answered lately.")
     else:
         parts.append(

@@ -102,6 +102,7 @@ class PoolReading:
     reasons: tuple[tuple[str, int], ...]  # the same in words, most of it first
     silent_since: datetime | None
     queue_known: bool  # False: who holds and who waits is unknown, not nobody
+    is_measured: bool = False  # its engines serve nobody while their capacity is measured
 
     @property
     def word(self) -> str:

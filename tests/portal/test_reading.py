@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from portal.status import reading, shapes
+from portal.status import reading, sentences, shapes
 from portal.status.source import Heard
 from portal.status.views import status_json
 from quotas.snapshots.live import Live
@@ -128,6 +128,18 @@ def test_all_engines_down_is_down_and_not_unknown() -> None:
 
     assert card.state == "down"
     assert "keep their place" in card.sentence
+
+
+def test_a_measured_card_says_so_and_not_that_it_is_silent() -> None:
+    """
+    While every engine of a model is measured the page says why nobody is served.
+    """
+    card = read(live(engines=(engine(state="measuring"),)))
+
+    assert "capacity is being measured" in card.sentence
+    assert "Slots kept free" in sentences.strip_text(card.pools[0])
+    one_of_two = read(live(engines=(engine(state="measuring"), engine(name="other"))))
+    assert "measured" not in one_of_two.sentence
 
 
 def test_no_engine_says_what_is_missing() -> None:
