@@ -133,8 +133,8 @@ def test_a_silent_engine_and_worker_are_named_and_no_rate_is_ever_negative(
                 lambda: engine(doomed)["unknown_since"] is not None,
                 "JSON: engine unknown",
             )
-            now = status(doomed)
-            assert {now["engines"][0][name] for name in OF_THE_ENGINE} == {None}
+            silenced, now = engine(doomed), status(doomed)
+            assert {silenced[name] for name in OF_THE_ENGINE} == {None}
             assert now["models"][0]["slots"] is None
             within(began_s, lambda: status(doomed)["worker"]["unknown_since"] is not None, "worker")
             within(began_s, lambda: says_since(doomed, "worker has not reported"), "HTML: worker")
@@ -155,8 +155,8 @@ def test_a_silent_engine_and_worker_are_named_and_no_rate_is_ever_negative(
             witness.start()
         until_s = time.monotonic() + 12
         while time.monotonic() < until_s:
-            for engine in status(doomed)["engines"]:
-                found = (engine["tokens_out_per_s"], engine["tokens_in_per_s"])
+            for one in status(doomed)["engines"]:
+                found = (one["tokens_out_per_s"], one["tokens_in_per_s"])
                 rates += [rate for rate in found if rate is not None]
             time.sleep(0.5)
     assert rates
