@@ -115,6 +115,26 @@ def aged_batch_starts_in_time(court: Court, seed: int) -> None:
         hold(court.started_at.get(f"b{n}", 10**9) <= most, "a batch ticket outwaited its bound (6)")
 
 
+def batch_wins_the_tie(court: Court, seed: int) -> None:
+    """(3) Against a fresh chat batch wins at exactly ten minutes, and not a millisecond before."""
+    rng = random.Random(seed)
+    court.house([1])
+    for name in ("ann", "ben", "cid"):
+        court.person(name, 1)
+    for early_ms in (1, 0):
+        holder, aged, fresh = (f"{name}{early_ms}" for name in ("holder", "aged", "fresh"))
+        court.ask(holder, "ann")
+        court.ask(aged, "ben", cls=BATCH)
+        first_ms = rng.randrange(HANDICAP // 2)
+        court.wait(first_ms)
+        court.wait(HANDICAP - early_ms - first_ms)
+        court.ask(fresh, "cid")
+        first, second = (fresh, aged) if early_ms else (aged, fresh)
+        hold(court.end(holder) == [first], f"at ten minutes less {early_ms} ms not {first} (3)")
+        hold(court.end(first) == [second], f"{second} does not follow (3)")
+        court.end(second)
+
+
 def equals_are_served_alike(court: Court, seed: int, *, alone_first: int = 0) -> None:
     """(10, 11) Two always-busy people get the same, however many keys; idling earns nothing.
 
