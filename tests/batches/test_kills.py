@@ -74,6 +74,13 @@ def await_parts(product: Product) -> None:
     )  # fmt: skip
 
 
+def rows_answer(product: Product) -> bool:
+    """Tell whether PostgreSQL answers; one that was killed is there before it does."""
+    with suppress(psycopg.OperationalError):
+        return product.sql("SELECT 1") == [(1,)]
+    return False
+
+
 def let_parts_die(
     product: Product, api: Batches, batch_id: str, faults: tuple[str, ...], pause_s: float
 ) -> int:
@@ -101,6 +108,7 @@ def state_of(product: Product, batch_id: str) -> str:
 def kill_the_writer(product: Product, batch_id: str) -> bool:
     """Kill the worker, parent and children, in the moment it writes the results; True: it hit."""
     await_parts(product)
+    wait_until(lambda: rows_answer(product), 60, "PostgreSQL has recovered")
     parent = product.pid("worker")
     pids = [parent, *(process.pid for process in descendants(parent))]
     query = "SELECT state FROM batch_job WHERE public_id = %s"
