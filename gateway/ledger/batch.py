@@ -45,6 +45,7 @@ class Batch:
         self.is_open = False
         self.tickets: dict[str, Mine] = {}
         self.adoptions = 0
+        self.peers: frozenset[str] = frozenset()  # other processes that may hold leases
         self._sequence = 0
         self._pending: deque[op.Operation] = deque()
         self._in_flight: op.Call | None = None
@@ -166,6 +167,10 @@ class Batch:
                 mine.started, mine.is_reading = result, True
         elif isinstance(result, op.Turned):
             self.tickets.pop(result.ticket_id, None)
+        elif isinstance(result, op.Roster):
+            # A ledger that has lost its data knows only of those that have come back so far.
+            known = self.peers if not self.is_open else frozenset()
+            self.peers = (known | frozenset(result.names)) - {self.gateway}
 
     # Adoption
 
@@ -186,6 +191,7 @@ class Batch:
         leases = list(self._leases())
         operations = [
             *leases,
+            *([op.Peers(tuple(sorted(self.peers)))] if self.peers else []),
             *self._policies.values(),
             *self._leavers(),
             *self._queue(),

@@ -108,6 +108,7 @@ _WRITERS: dict[type, Callable[[Any], list[Line]]] = {
     op.Advance: lambda o: [("A", str(o.ms), "")],
     op.Hold: lambda o: [("H", o.ticket.ticket_id, _hold(o))],
     op.Wait: lambda o: [("W", o.ticket.ticket_id, _wait(o))],
+    op.Peers: lambda o: [("N", "", "\t".join(o.names))],
     op.Ask: lambda o: [("Q", "", _charges(o.charges))],
     op.Look: lambda _: [("D", "", "")],
 }
@@ -244,6 +245,7 @@ _READERS: dict[bytes, Callable[[list[str]], op.Result]] = {
     b"T": _turned,
     b"U": lambda f: op.Told(tuple(_quota(text) for text in f[1].split("\x1e") if text)),
     b"R": lambda f: op.Recorded(f[1], f[2]),
+    b"N": lambda f: op.Roster(tuple(f[1:])),
 }
 
 

@@ -154,6 +154,7 @@ class MemoryStore:
             op.Advance: lambda o: self._advance(o.ms),
             op.Hold: desk.adopt_lease,
             op.Wait: desk.adopt_queued,
+            op.Peers: lambda _: None,  # it forgets nothing, so it waits for nobody
             op.Ask: self._ask,
             op.Beat: lambda _: None,
             op.Look: lambda _: None,

@@ -121,6 +121,12 @@ class Wait(NamedTuple):
     ageing_since_ms: int | None
 
 
+class Peers(NamedTuple):
+    """Part of an adoption: the processes this one knows of, which may hold leases as well."""
+
+    names: tuple[str, ...]
+
+
 class Ask(NamedTuple):
     """Ask where counted limits stand."""
 
@@ -148,6 +154,7 @@ Operation = (
     | Advance
     | Hold
     | Wait
+    | Peers
     | Ask
     | Look
 )
@@ -193,6 +200,12 @@ class Told(NamedTuple):
     states: tuple[QuotaState, ...]
 
 
+class Roster(NamedTuple):
+    """The processes at work, told when one joins or is reaped."""
+
+    names: tuple[str, ...]
+
+
 class Recorded(NamedTuple):
     """The usage record of a release stands in the stream under this id."""
 
@@ -208,7 +221,7 @@ class Row(NamedTuple):
     value: bytes
 
 
-Result = Started | Queued | Turned | Recorded | Told | Row
+Result = Started | Queued | Turned | Recorded | Told | Roster | Row
 
 
 class Call(NamedTuple):

@@ -21,7 +21,8 @@
 -- function is made. That would cost a fifth of a millisecond in every step.
 local L = {}
 local K = {
-  HANDICAP = 600000, SILENCE = 700, LIMIT = 5000, LONGEST_STEP = 1000, NO_REPLICA = 60000,
+  HANDICAP = 600000, SILENCE = 700, LIMIT = 5000, EARLIEST = 1500, LONGEST_STEP = 1000,
+  NO_REPLICA = 60000,
   BINDING = 900000, PLACE_GRACE = 15000, LONG_PROMPT = 4096, MOST_BYPASSED = 8,
   LONGEST_BYPASS = 20000, MOST_SET_ASIDE = 16, OUTPUT_CAP = 512, DECAY_STEP = 60000,
   MOST_DECAYS = 200, DEFAULT_HOLD = 10000, HOLD_WEIGHT = 32, SHORTEST_RETRY = 1000,
@@ -41,7 +42,7 @@ local run, known_time = ARGV[5], tonumber(ARGV[6])
 
 K.META, K.COUNTS, K.SERVICE = prefix .. 'meta', prefix .. 'c', prefix .. 'v'
 K.CONFIG, K.FLEET, K.HEADS = prefix .. 'cfg', prefix .. 'fleet', prefix .. 'h'
-K.HEARD, K.DEADLINES = prefix .. 'hb', prefix .. 'd'
+K.HEARD, K.DEADLINES, K.AWAITED = prefix .. 'hb', prefix .. 'd', prefix .. 'aw'
 K.PLACES, K.PLACE_ENDS, K.PLACE_OF = prefix .. 'pl', prefix .. 'pl:ends', prefix .. 'pl:body'
 K.USAGE, K.SUMS, K.MINUTES = base .. 'usage', base .. 'sum:', base .. 'm:'
 

@@ -106,6 +106,37 @@ function operations.H(id, line) -- adopt a lease: its header, a carriage return,
   L.reserve_quota(e, true)
 end
 
+-- An emptied ledger opens before its time once it has heard of all that ran: AWAITED holds "0" for
+-- each process whose word stands, "1" for one that another knew of, and "*" when one was named at
+-- all. Who knows of nobody cannot say that nobody is missing; and who joined in the last moment may
+-- be known to nobody, which is why it never opens within EARLIEST.
+function operations.N(_, names) -- whom an adopting process knows of
+  if L.is_open() then return end
+  for _, name in ipairs(L.fields(names)) do
+    call('HSETNX', K.AWAITED, name, '1')
+    call('HSET', K.AWAITED, '*', '0')
+  end
+end
+
+function L.has_heard_all()
+  call('HSET', K.AWAITED, gateway, '0')
+  if now < opens - K.LIMIT + K.EARLIEST or call('HEXISTS', K.AWAITED, '*') == 0 then
+    return false
+  end
+  for _, state in ipairs(call('HVALS', K.AWAITED)) do
+    if state == '1' then return false end
+  end
+  return true
+end
+
+function L.tell_roster(to) -- who is at work, to all of them or one
+  local names = call('ZRANGE', K.HEARD, 0, -1)
+  local line = 'N\t' .. concat(names, '\t')
+  for _, name in ipairs(names) do
+    if not to or name == to then L.tell(name, line) end
+  end
+end
+
 function operations.W(id, line) -- adopt a waiting ticket
   if L.load_entry(gateway .. '\t' .. id) then return end
   local e = L.read_entry(gateway, id, line)

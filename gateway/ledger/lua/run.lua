@@ -13,10 +13,11 @@ if not L.is_expected() then
   L.write_meta()
   return concat({ 'ADOPT', sequence, L.text(now), L.is_open() and '1' or '0', stands_at }, '\t')
 end
-call('ZADD', K.HEARD, now, gateway)
+local is_newcomer = call('ZADD', K.HEARD, now, gateway) == 1
 L.set('s:' .. gateway, tonumber(sequence))
 L.set('a:' .. gateway, 0)
 if adopts then L.forget_all() else L.empty_inbox() end
+if is_newcomer then L.tell_roster() elseif adopts then L.tell_roster(gateway) end
 if now >= due then L.sweep() end
 -- Of an adoption nothing may start before all its leases are told: they are in use at the engines.
 if not adopts then L.dispatch() end
@@ -25,6 +26,10 @@ for i = 7, #ARGV, 3 do
   if not operations[ARGV[i]] then define_rare() end
   operations[ARGV[i]](ARGV[i + 1], ARGV[i + 2], i)
   if ARGV[i] ~= 'H' then L.dispatch() end
+end
+if not L.is_open() and L.has_heard_all() then
+  opens = now
+  L.dispatch()
 end
 L.save()
 for name in pairs(poked) do call('PUBLISH', base .. 'poke:' .. name, '') end

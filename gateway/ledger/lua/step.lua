@@ -30,6 +30,7 @@ function L.read_meta()
     -- An empty ledger, or a server that may have lost its last second: whatever runs at the engines
     -- must be counted again by its owners before anything new may start.
     opens = alone and now or now + K.LIMIT
+    call('DEL', K.AWAITED)
   end
   L.load_fleet(stored_fleet)
 end

@@ -82,6 +82,7 @@ function L.reap(name)
     end
   end
   L.refresh_fleet()
+  L.tell_roster()
 end
 
 function L.late_in(key, until_ms)
