@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from gateway.core import sharing
-from gateway.ledger.simulation import Arrival, Backlog, Policy, Result, Simulation, backlog, poisson
+from gateway.ledger.simulation import Policy, Result, Simulation
 from gateway.ledger.state import BATCH, INTERACTIVE
+from gateway.ledger.trace import Arrival, Backlog, backlog, poisson
 
 SLOTS, SERVICE_S, HOURS_S, USERS = 8, 10.0, 7_200.0, 20
 HOG = "hog"

@@ -8,8 +8,7 @@ two policies are compared on one trace.
 from __future__ import annotations
 
 import heapq
-import random
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,32 +18,13 @@ from gateway.ledger import operations as op
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 from gateway.ledger.memory import MemoryStore
 from gateway.ledger.state import BATCH, INTERACTIVE, Rules
+from gateway.ledger.trace import Arrival, Backlog
 
 POOL, REPLICA, GATEWAY = "model", "replica", "simulation"
 START_MS = 1_700_000_000_000
 TICK_MS = 1_000
+BUDGET_READ_MS = 4_000  # in which an engine reads the prompts of one budget, until it is measured
 UNBOUNDED = 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One request as it comes: when, whose, and how long it will hold its slot."""
-
-    at_ms: int
-    user: str
-    service_class: ServiceClass
-    service_ms: int
-    prompt_tokens: int = 0
-    output_tokens: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """A batch job that the runner feeds: at most the accrual window waits beyond what runs."""
-
-    user: str
-    service_ms: tuple[int, ...]
-    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +38,7 @@ class Policy:
     batch_cap: int | None = None
     batch_slots: int | None = None
     batch_slots_idle: int | None = None
+    batch_idle_after_s: int = 60
     handicap_ms: int = BATCH_HANDICAP_MS
     queued_per_key: int = UNBOUNDED
     ttl_ms: int = UNBOUNDED
@@ -77,6 +58,8 @@ class Result:
     aged: int = 0  # batch tickets that started after waiting out the handicap
     refused: int = 0
     timed_out: int = 0
+    #: How long each job took, from its beginning to the end of its last line; by user.
+    jobs: list[tuple[str, int]] = field(default_factory=list)
     #: Of each refusal: (Retry-After, until its queue had room again, admitted at the return).
     returns: list[tuple[int, int | None, bool]] = field(default_factory=list)
 
@@ -89,6 +72,16 @@ class Result:
         return spread([w for u, waits in self.waits_of.items() if u != user for w in waits])
 
 
+@dataclass(slots=True)
+class Job:
+    """A backlog under way."""
+
+    user: str
+    at_ms: int
+    lines: deque[Arrival]  # not fed yet
+    open: int  # not ended yet
+
+
 def spread(waits_ms: Iterable[int]) -> tuple[float, float, float]:
     """Return median, 95th percentile and maximum in seconds; zeros when nobody waited."""
     ordered = sorted(waits_ms)
@@ -97,28 +90,6 @@ def spread(waits_ms: Iterable[int]) -> tuple[float, float, float]:
     at = [len(ordered) // 2, min(len(ordered) - 1, len(ordered) * 95 // 100), -1]
     median, p95, most = (ordered[i] / 1000 for i in at)
     return (median, p95, most)
-
-
-def poisson(
-    rng: random.Random, load: float, until_s: float, *, slots: int, service_s: float, users: int
-) -> list[Arrival]:
-    """Return interactive arrivals of many users, with exponential service."""
-    arrivals: list[Arrival] = []
-    rate, at_s = load * slots / service_s, 0.0
-    while True:
-        at_s += rng.expovariate(rate)
-        if at_s >= until_s:
-            return arrivals
-        hold_ms = max(1, round(rng.expovariate(1 / service_s) * 1000))
-        user = f"user{rng.randrange(users)}"
-        arrivals.append(Arrival(round(at_s * 1000), user, INTERACTIVE, hold_ms))
-
-
-def backlog(rng: random.Random, user: str, count: int, service_s: float) -> Backlog:
-    """Return a job of so many lines with exponential service."""
-    return Backlog(
-        user, tuple(max(1, round(rng.expovariate(1 / service_s) * 1000)) for _ in range(count))
-    )
 
 
 class Simulation:
@@ -136,17 +107,21 @@ class Simulation:
         self._count = 0
         self._events: list[tuple[int, int, Arrival | str]] = []
         self._coming: dict[str, Arrival] = {}  # by ticket, waiting or running
-        self._left = {b.user: list(reversed(b.service_ms)) for b in backlogs}
+        self._jobs: dict[str, deque[Job]] = {}
+        self._line_of: dict[str, Job] = {}  # ticket -> whose line it is
         self._refused: dict[str, tuple[int, int, int | None]] = {}  # ticket -> at, retry, free at
-        self._register({a.user for a in arrivals} | set(self._left))
+        self._ticks = False
+        for one in sorted(backlogs, key=lambda b: b.at_ms):
+            jobs = self._jobs.setdefault(one.user, deque())
+            jobs.append(Job(one.user, one.at_ms, deque(one.lines), len(one.lines)))
+            self._at(one.at_ms, "")
+        self._register({a.user for a in arrivals} | set(self._jobs))
         for arrival in arrivals:
             self._at(arrival.at_ms, arrival)
 
     def run(self, until_s: float) -> Result:
         """Play until the end of the time; what waits then has no wait that is known."""
         end_ms = round(until_s * 1000)
-        for tick_ms in range(0, end_ms, TICK_MS):
-            self._at(tick_ms, "")
         while self._events and self._events[0][0] <= end_ms:
             at_ms, _, event = heapq.heappop(self._events)
             passed, self._now_ms = at_ms - self._now_ms, at_ms
@@ -155,8 +130,13 @@ class Simulation:
             elif event:
                 self._end(event, passed)
             else:
+                self._ticks = False
                 self._call(op.Advance(passed))
             self._feed()
+            if self._store.state.flows and not self._ticks:
+                # Time alone changes something only while somebody waits.
+                self._ticks = True
+                self._at(self._now_ms // TICK_MS * TICK_MS + TICK_MS, "")
         return self.result
 
     def _at(self, at_ms: int, event: Arrival | str) -> None:
@@ -168,8 +148,8 @@ class Simulation:
         self._call(
             op.WritePool(
                 PoolPolicy(
-                    POOL, 1, policy.batch_slots, policy.batch_slots_idle, 60_000, UNBOUNDED,
-                    UNBOUNDED,
+                    POOL, 1, policy.batch_slots, policy.batch_slots_idle,
+                    policy.batch_idle_after_s * 1000, UNBOUNDED, UNBOUNDED,
                 )
             ),
             op.WriteReplica(
@@ -199,10 +179,14 @@ class Simulation:
 
     # What happens
 
-    def _arrive(self, arrival: Arrival, passed: int = 0, place: str = "") -> None:
+    def _arrive(
+        self, arrival: Arrival, passed: int = 0, place: str = "", job: Job | None = None
+    ) -> None:
         self._count += 1
         name = f"t{self._count}"
         self._coming[name] = arrival
+        if job is not None:
+            self._line_of[name] = job
         ticket = Ticket(
             name, arrival.user, arrival.user, arrival.service_class, POOL,
             prefill_tokens=arrival.prompt_tokens, output_tokens=arrival.output_tokens,
@@ -222,7 +206,13 @@ class Simulation:
             self.result.waits_of[arrival.user].append(wait)
         elif wait >= self.policy.handicap_ms:
             self.result.aged += 1
-        self._at(started.started_ms - START_MS + arrival.service_ms, started.ticket_id)
+        at_ms = started.started_ms - START_MS
+        read_ms = arrival.read_ms
+        if read_ms is None:
+            read_ms = arrival.prompt_tokens * BUDGET_READ_MS // self.policy.prefill_budget
+        if arrival.prompt_tokens and read_ms < arrival.service_ms:
+            self._at(at_ms + read_ms, f"read {started.ticket_id}")
+        self._at(at_ms + arrival.service_ms, started.ticket_id)
 
     def _turned(self, turned: op.Turned) -> None:
         arrival = self._coming.pop(turned.ticket_id)
@@ -240,6 +230,9 @@ class Simulation:
             self.result.returns[-1] = (retry, free_for, False)
 
     def _end(self, name: str, passed: int) -> None:
+        if name.startswith("read "):
+            self._call(op.Advance(passed), op.PrefillDone(name.removeprefix("read ")))
+            return
         arrival = self._coming.pop(name)
         if name.startswith("return "):
             self._arrive(arrival, passed, place=name.removeprefix("return "))
@@ -251,6 +244,7 @@ class Simulation:
             op.Release(name, Outcome.SERVED, arrival.prompt_tokens, arrival.output_tokens),
         )
         self._note_room(arrival.user)
+        self._note_line(name)
 
     def _note_room(self, user: str) -> None:
         """Remember when a refused ticket's queue had room again."""
@@ -261,11 +255,25 @@ class Simulation:
             if free_at is None and self._coming[f"return {place}"].user == user:
                 self._refused[place] = (at, retry, self._now_ms)
 
+    def _note_line(self, name: str) -> None:
+        """A job has ended with its last line."""
+        job = self._line_of.pop(name, None)
+        if job is not None:
+            job.open -= 1
+            if not job.open:
+                self.result.jobs.append((job.user, self._now_ms - job.at_ms))
+
     def _feed(self) -> None:
         """Do as the job runner does: keep the accrual window full, and no more."""
-        for user, left in self._left.items():
-            queued = self._store.state.user_queued[(BATCH, user)]
-            window = 2 if self.policy.batch_cap is None else self.policy.batch_cap
-            room = window - queued if self.policy.feeds else len(left)
-            for _ in range(min(room, len(left))):
-                self._arrive(Arrival(self._now_ms, user, BATCH, left.pop()))
+        window = 2 if self.policy.batch_cap is None else self.policy.batch_cap
+        for user, jobs in self._jobs.items():
+            while jobs and jobs[0].at_ms <= self._now_ms:
+                job = jobs[0]
+                queued = self._store.state.user_queued[(BATCH, user)]
+                room = window - queued if self.policy.feeds else len(job.lines)
+                for _ in range(min(room, len(job.lines))):
+                    line = job.lines.popleft()
+                    self._arrive(replace(line, at_ms=self._now_ms), job=job)
+                if job.lines:
+                    break
+                jobs.popleft()

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import json
 import statistics
 from argparse import ArgumentTypeError
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db.models import Count, Sum
-from django.utils import timezone
 from rich.console import Console
 from rich.table import Table
 
-from gateway.core.types import ServiceClass
 from gateway.ledger import scenarios
-from gateway.ledger.simulation import Arrival, Policy, Result, Simulation
+from gateway.ledger.simulation import Policy, Result, Simulation, spread
 from gateway.ledger.state import BATCH, INTERACTIVE
-from quotas.models import Replica, UsageEvent
+from gateway.management import replay
 
 CHANGEABLE = {
     f.name: f.type for f in dataclasses.fields(Policy) if f.name not in ("feeds", "accrual_window")
 }
 Row = tuple[str, Result]
+#: Seconds of waiting for which the JSON says which part waited no longer.
+MARKS_S = (0, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600)
 
 
 def change(text: str) -> tuple[str, int]:
@@ -98,83 +97,22 @@ class Command(BaseCommand):
 
     def _replayed(self, options: dict[str, Any]) -> list[Row]:
         """Play the same real arrivals under the policy that is and the one to try."""
-        days, model = options["days"], options["model"]
-        model = model or _only_model(days)
-        arrivals, seconds = _real_arrivals(days, model)
-        if not arrivals:
-            asked = ", ".join(_models_since(days)) or "none at all"
-            raise CommandError(
-                f"Nobody asked for {model} in the last {days} days (asked for: {asked}). "
-                "Give more --days or another --model."
-            )
-        slots = options["slots"] or _slots_of(model)
-        now = Policy(slots=slots)
+        came = replay.trace(options["days"], options["model"])
+        now = replay.policy_of(came.model)
+        if options["slots"]:
+            now = dataclasses.replace(now, slots=options["slots"])
         self.stderr.write(
-            f"{len(arrivals)} requests for {model} in {days} days, played on {slots} slots."
+            f"{came.requests} requests for {came.model} in {options['days']} days, "
+            f"played on {now.slots} slots."
         )
-        rows = [("as it is", Simulation(arrivals, [], now).run(seconds))]
+
+        def play(policy: Policy) -> Result:
+            return Simulation(came.arrivals, came.backlogs, policy).run(came.seconds)
+
+        rows = [("as it is", play(now))]
         if options["changes"]:
-            tried = dataclasses.replace(now, **dict(options["changes"]))
-            rows.append(("as tried", Simulation(arrivals, [], tried).run(seconds)))
+            rows.append(("as tried", play(dataclasses.replace(now, **dict(options["changes"])))))
         return rows
-
-
-def _since(days: int) -> dt.datetime:
-    return timezone.now() - dt.timedelta(days=days)
-
-
-def _models_since(days: int) -> list[str]:
-    """Return the models somebody used, the most used first."""
-    asked = UsageEvent.objects.filter(arrived_at__gte=_since(days), queue_wait_ms__isnull=False)
-    counted = asked.values("model").annotate(n=Count("request_id")).order_by("-n")
-    return [row["model"] for row in counted]
-
-
-def _only_model(days: int) -> str:
-    """Return the one model of that time; with several somebody must choose, or none was used."""
-    models = _models_since(days)
-    if not models:
-        raise CommandError(
-            f"There are no requests in the last {days} days to play again: give more --days."
-        )
-    if len(models) > 1:
-        raise CommandError(
-            f"Several models were used: choose one with --model: {', '.join(models)}"
-        )
-    return models[0]
-
-
-def _slots_of(model: str) -> int:
-    """Return the slots registered for a model now; eight when nothing is."""
-    found = Replica.objects.filter(pool__name=model, state="active").aggregate(n=Sum("slots"))["n"]
-    return found or scenarios.SLOTS
-
-
-def _real_arrivals(days: int, model: str) -> tuple[list[Arrival], float]:
-    """Read who asked when, and how long it ran, from the books; never what was asked.
-
-    What was refused at the door never waited or ran, so it is not among them.
-    """
-    since = _since(days)
-    events = UsageEvent.objects.filter(
-        arrived_at__gte=since, model=model, queue_wait_ms__isnull=False
-    ).order_by("arrived_at")
-    columns = (
-        "arrived_at", "user_id", "service_class", "duration_ms", "queue_wait_ms",
-        "prompt_tokens", "completion_tokens",
-    )  # fmt: skip
-    arrivals = [
-        Arrival(
-            at_ms=round((at - since).total_seconds() * 1000),
-            user=str(user),
-            service_class=ServiceClass(cls),
-            service_ms=max(1, duration - (waited or 0)),
-            prompt_tokens=prompt,
-            output_tokens=completion,
-        )
-        for at, user, cls, duration, waited, prompt, completion in events.values_list(*columns)
-    ]
-    return arrivals, days * 86_400.0
 
 
 def _numbers(name: str, result: Result) -> dict[str, Any]:
@@ -189,24 +127,40 @@ def _numbers(name: str, result: Result) -> dict[str, Any]:
         "batch_wait_s": {"median": batch_median, "p95": batch_p95, "max": batch_most},
         "interactive_done": result.done[INTERACTIVE],
         "batch_done": result.done[BATCH],
+        "jobs_done": len(result.jobs),
+        "jobs_s": dict(
+            zip(("median", "p95", "max"), spread(ms for _, ms in result.jobs), strict=True)
+        ),
+        "waited": {
+            service_class.value: _shares(result.waits[service_class])
+            for service_class in (INTERACTIVE, BATCH)
+        },
         "batch_by_age": result.aged,
         "refused": result.refused,
         "timed_out": result.timed_out,
     }
 
 
+def _shares(waits_ms: Sequence[int]) -> list[float]:
+    """Return the part of the requests that waited no longer than each of MARKS_S."""
+    ordered = sorted(waits_ms)
+    return [bisect_right(ordered, mark * 1000) / max(1, len(ordered)) for mark in MARKS_S]
+
+
 def _printed(rows: Sequence[Row]) -> Table:
-    table = Table(title="waits in seconds: median / 95th percentile / longest")
+    table = Table(
+        title="waits, and how long jobs took, in seconds: median / 95th percentile / longest"
+    )
     with_hog = any(scenarios.HOG in result.waits_of for _, result in rows)
     others = ["all but the one who queues 300"] if with_hog else []
-    for heading in ("", "interactive", *others, "batch", "batch done", "of them by age"):
+    for heading in ("", "interactive", *others, "batch", "batch done", "by age", "jobs"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, result in rows:
         has_hog = scenarios.HOG in result.waits_of
         of_others = [_spread(result.others(scenarios.HOG)) if has_hog else ""] if with_hog else []
         table.add_row(
             name, _spread(result.line(INTERACTIVE)), *of_others, _spread(result.line(BATCH)),
-            str(result.done[BATCH]), str(result.aged),
+            str(result.done[BATCH]), str(result.aged), _spread(spread(ms for _, ms in result.jobs)),
         )  # fmt: skip
     return table
 
