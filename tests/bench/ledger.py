@@ -2,15 +2,19 @@
 
 CPU of the gateway per admitted and released request, net of the memory ledger under the same
 driver; added latency at concurrency 1; time of the server per request with 10 and with 10,000
-tickets queued in 500 flows. All by process time or the server's own counter, so that a busy
-machine changes little.
+tickets queued in 500 flows: by process time or the server's own counter, so that a busy machine
+changes little. Then four processes at work: for how long nothing starts when one is killed or the
+store is emptied, and when the slots of the dead are back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import redis
@@ -19,7 +23,14 @@ import uvloop
 from gateway.core.types import Grant, Outcome, ServiceClass, Settlement, Ticket
 from gateway.ledger.interface import KeyPolicy, Ledger, PoolPolicy, ReplicaPolicy, UserPolicy
 from gateway.ledger.memory import MemoryLedger
-from gateway.ledger.redis import RedisLedger
+from gateway.ledger.redis import KEYS, RedisLedger
+from tests.gateway.ledger.crew import (
+    Crew,
+    Held,
+    assert_no_cap_was_passed,
+    longest_pause,
+    open_at_once,
+)
 
 INTERACTIVE = ServiceClass.INTERACTIVE
 RECORD = b'{"request_id":"' + b"x" * 300 + b'"}'
@@ -140,5 +151,48 @@ async def main(url: str) -> None:
     await depth(url)
 
 
+def after(url: str, event: Callable[[Crew], None], lost: str = "") -> tuple[float, float]:
+    """Return the longest pause of starts after an event, and when the slots of `lost` were back."""
+    client = redis.Redis.from_url(url)
+    client.flushall()
+    open_at_once(url)
+    with tempfile.TemporaryDirectory(prefix="fairway-bench-") as folder:
+        crew = Crew(url, Path(folder), 9)
+        crew.wait_until_busy()
+        time.sleep(1)
+        event(crew)
+        at_s = back_s = time.monotonic()
+        while lost and client.keys(f"{KEYS}g:{lost}-*"):
+            back_s = time.monotonic()
+            time.sleep(0.01)
+        held: list[Held] = crew.wait(but=0 if lost else None)
+    client.close()
+    assert_no_cap_was_passed(held)
+    others = [h for h in held if not lost or not h[2].startswith(f"{lost}-")]
+    return longest_pause(others, at_s, at_s + 7), back_s - at_s
+
+
+def losses(url: str) -> None:
+    """Print for how long nothing starts when a process is killed and when the store is emptied."""
+
+    def kill(crew: Crew) -> None:
+        crew.workers[0].kill()
+        crew.workers[0].wait()
+
+    def flush(_: Crew) -> None:
+        redis.Redis.from_url(url).flushall()
+
+    print(
+        "\n| four processes at work | longest pause of starts s | slots of the dead back after s |"
+    )
+    print("|---|---|---|")
+    for name, event, lost in (("kill -9 of one", kill, "w0"), ("FLUSHALL", flush, "")):
+        found = [after(url, event, lost) for _ in range(ROUNDS)]
+        pauses = ", ".join(f"{pause:.2f}" for pause, _ in found)
+        back = ", ".join(f"{s:.2f}" for _, s in found) if lost else ""
+        print(f"| {name} | {pauses} | {back} |", flush=True)
+
+
 if __name__ == "__main__":
     uvloop.run(main(sys.argv[1]))
+    losses(sys.argv[1])
