@@ -1,4 +1,4 @@
-"""Twelve and more protections, each one line that can be taken out; and the test that misses it.
+"""Two dozen protections, each one line that can be taken out; and the test that misses it.
 
 A fault test that cannot fail proves nothing. `tests/faults/test_protections.py` takes out one line
 at a time in a copy of the checkout and sees the named test turn red.
@@ -41,6 +41,7 @@ class Protection:
 
 
 LUA, DEATH = "gateway/ledger/lua/", FAULTS + "gateway_death.py::test_a_"
+WIRE, SIMULATED = "tests/gateway/wire/test_", "tests/gateway/ledger/test_simulation.py::test_"
 PROTECTIONS = {
     "a silent process is reaped": Protection(
         LUA + "time.lua", "      L.reap(name)\n      heard[name] = nil\n",
@@ -106,6 +107,49 @@ PROTECTIONS = {
     "a usage row is written once": Protection(
         "quotas/services/usage.py", "ON CONFLICT (request_id, arrived_at) DO NOTHING", "",
         "tests/quotas/test_writer_killed.py",
+    ),
+    # Properties of docs/scheduler.md that neither a history nor a story of the ledger holds.
+    "(12) who had least goes first": Protection(
+        "gateway/core/ranking.py", "return (self.service, self.order(", "return (0, self.order(",
+        SIMULATED + "one_persons_backlog_hardly_touches_the_others",
+    ),
+    "(13) batch stands behind chat": Protection(
+        "gateway/core/ranking.py", "BATCH_HANDICAP_MS = 600_000", "BATCH_HANDICAP_MS = 0",
+        SIMULATED + "a_thousand_batch_lines_hardly_touch_those_who_chat[1]",
+    ),
+    "(22) who is missing is waited for": Protection(
+        LUA + "registry.lua", "    call('HSETNX', K.AWAITED, name, '1')\n", "",
+        "tests/gateway/ledger/test_reopening.py::"
+        "test_one_that_is_missed_keeps_it_closed_for_the_limit",
+    ),
+    "(28) what a client may not set is dropped": Protection(
+        "gateway/core/fields.py", "return (ALLOWED[kind] | extra) - NEVER_FROM_CLIENTS",
+        "return ALLOWED[kind] | extra | NEVER_FROM_CLIENTS",
+        WIRE + "fields.py::test_what_decides_about_others_is_ours_alone",
+    ),
+    "(28) headers that nobody listed are dropped": Protection(
+        "gateway/core/headers.py", "for name, value in headers if name in TO_ENGINE]",
+        "for name, value in headers]", WIRE + "headers.py::test_an_engine_sees_nothing_that_is"
+        "_not_listed",
+    ),
+    "(29) a broken number is unknown": Protection(
+        "gateway/engines/exposition.py",
+        "return sum(values) if all(math.isfinite(v) and v >= 0 for v in values) else None",
+        "return sum(v for v in values if math.isfinite(v) and v >= 0)",
+        "tests/gateway/fleet/test_engines.py::test_a_broken_number_is_unknown",
+    ),
+    "(30) the slot is free when the engine has ended": Protection(
+        "gateway/request.py", "answer.passed or answer.error is None):\n            self._settle()",
+        "answer.passed or answer.error is None):\n            pass",
+        WIRE + "ending.py::test_slow_readers_hold_no_slot_and_no_memory",
+    ),
+    "(31) a setting that cannot work is refused": Protection(
+        "gateway/config.py", "if self.ttl_batch_s <= AGE_HANDICAP_S:", "if False:",
+        "tests/gateway/ledger/test_settings.py",
+    ),
+    "(31) one slot is left for a chat": Protection(
+        "gateway/core/sharing.py", "return min(wanted, slots_total - 1) if slots_total > 1 else",
+        "return wanted if slots_total > 1 else", "tests/gateway/ledger/test_settings.py",
     ),
 }  # fmt: skip
 
