@@ -24,6 +24,8 @@ _END_USER_LENGTH = 128
 
 # The same few keys come again and again, and OpenSSL takes longer to begin than to hash them.
 _digest = lru_cache(maxsize=4096)(keyformat.digest)
+# A batch sends thousands of lines with one credential; its end is looked at each time.
+_read = lru_cache(maxsize=1024)(credentials.read)
 _CLASSES = {one.value: one for one in ServiceClass}
 
 
@@ -119,40 +121,38 @@ async def authenticate(headers: Headers, directory: Directory, secret_key: str) 
     if key is None:
         raise NotAuthenticated("This key is not known.")
     _check_live(key)
-    if credential is None and not key.end_user_header:
-        return _caller(digest, key)
-    service_class = _CLASSES[key.service_class]
-    if credential is not None and credential.scope == "batch":
-        service_class = ServiceClass.BATCH
-    end_user = _end_user(headers, key)
-    return Caller(
-        key=key,
-        service_class=service_class,
-        user_id=f"{key.user_id}/{end_user}" if end_user else key.user_id,
-        end_user=end_user,
-        batch_id=credential.batch_id if credential else "",
+    is_batch = credential is not None and credential.scope == "batch"
+    return _caller(
+        key,
+        ServiceClass.BATCH if is_batch else _CLASSES[key.service_class],
+        _end_user(headers, key),
+        credential.batch_id if credential else "",
     )
 
 
-_callers: dict[str, Caller] = {}
+_callers: dict[tuple[str, ServiceClass, str, str], Caller] = {}
 _CALLERS = 10_000
 
 
-def _caller(digest: str, key: KeySnapshot) -> Caller:
-    """Return the caller of a key that stands for nobody else, made once for each snapshot."""
-    found = _callers.get(digest)
+def _caller(key: KeySnapshot, service_class: ServiceClass, end_user: str, batch_id: str) -> Caller:
+    """Return the caller, made once for each snapshot of its key."""
+    name = (key.key_id, service_class, end_user, batch_id)
+    found = _callers.get(name)
     if found is None or found.key is not key:
         if len(_callers) >= _CALLERS:
             _callers.clear()
-        found = _callers[digest] = Caller(key, _CLASSES[key.service_class], key.user_id)
+        user_id = f"{key.user_id}/{end_user}" if end_user else key.user_id
+        found = _callers[name] = Caller(key, service_class, user_id, end_user, batch_id)
     return found
 
 
 def _credential(secret_key: str, secret: str) -> credentials.Credential:
     try:
-        credential = credentials.verify(secret_key, secret, time.time())
+        credential = _read(secret_key, secret)
     except credentials.BadCredential:
         raise NotAuthenticated("This credential is not valid.") from None
+    if credential.expires_at <= time.time():
+        raise NotAuthenticated("This credential is not valid.")
     if credential.scope not in ("batch", "try"):
         raise NotAuthenticated("This credential does not allow requests.")
     return credential

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from statistics import median
 
 import pytest
 
-from gateway.authenticate import authenticate
+from gateway.authenticate import Caller, authenticate
+from gateway.core.types import ServiceClass
 from gateway.directory import Directory
 from gateway.errors import NotAuthenticated
 from quotas.snapshots import keyformat
+from quotas.snapshots.credentials import Credential, sign
 from quotas.snapshots.directory import KeySnapshot, Limits
 
 GOOD = keyformat.generate("interactive")
@@ -61,3 +64,26 @@ async def test_a_right_beginning_is_worth_nothing(directory: Directory) -> None:
         near_us += await cost_us(directory, near, 100)
         far_us += await cost_us(directory, OTHER[:-1] + ("0" if OTHER[-1] != "0" else "1"), 100)
     assert abs(median(near_us) / median(far_us) - 1) < 0.02
+
+
+async def test_a_credential_is_worth_nothing_from_its_end_on(directory: Directory) -> None:
+    """
+    A batch's credential, and its caller, are worked out once for all its lines; another letter, or
+    the time it ends at, is noticed all the same.
+    """
+    credential = Credential("batch", keyformat.digest(GOOD), time.time() + 0.3, "batch_1")
+    bearer = sign("x" * 40, credential)
+
+    async def ask(secret: str) -> Caller:
+        return await authenticate([(b"authorization", f"Bearer {secret}".encode())], directory,
+                                  "x" * 40)  # fmt: skip
+
+    first, second = await ask(bearer), await ask(bearer)
+
+    assert first is second
+    assert (first.service_class, first.batch_id) == (ServiceClass.BATCH, "batch_1")
+    with pytest.raises(NotAuthenticated):
+        await ask(bearer[:-1] + ("A" if bearer[-1] != "A" else "B"))
+    await asyncio.sleep(max(0.0, credential.expires_at - time.time()))
+    with pytest.raises(NotAuthenticated):
+        await ask(bearer)
