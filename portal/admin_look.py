@@ -43,6 +43,7 @@ UNFOLD: dict[str, Any] = {
                 "items": [
                     {"title": "Quotas of everybody", "icon": "grid_on", "link": "/quota/grid/"},
                     {"title": "Requests for more", "icon": "inbox", "link": "/quota/"},
+                    {"title": "Try a policy", "icon": "science", "link": "/policy/"},
                     {"title": "Status", "icon": "monitoring", "link": "/status/"},
                 ],
             }

@@ -17,6 +17,7 @@ from quotas.snapshots.exports import EXPORTS, LIFE_S, Gauge
 from quotas.snapshots.usage import STREAM
 
 CELERY_QUEUE = "celery"
+LONGEST_TRIAL_S = 600  # a hundred thousand requests take about twenty seconds
 
 
 def gauges() -> list[Gauge]:
@@ -51,6 +52,14 @@ def refresh_fairness(days: int) -> None:
     from portal.fairness import kept  # it asks for this task
 
     kept.refresh(days)
+
+
+@shared_task(soft_time_limit=LONGEST_TRIAL_S)
+def try_policy(trial_id: str) -> None:
+    """Play a trial of a policy for the page that shows it."""
+    from portal.policy import trials  # it asks for this task
+
+    trials.play(trial_id)
 
 
 @shared_task

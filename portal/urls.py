@@ -15,6 +15,7 @@ from portal.docs import views as docs
 from portal.fairness import views as fairness
 from portal.home import stopping
 from portal.home import views as home
+from portal.policy import views as policy
 from portal.status import views as status
 
 admin.autodiscover()
@@ -30,6 +31,9 @@ urlpatterns = [
     path("keys/", include("portal.keys.urls")),
     path("usage/", include("portal.usage.urls")),
     path("fairness/", fairness.page, name="fairness"),
+    path("policy/", policy.page, name="policy"),
+    path("policy/<str:trial_id>/", policy.trial, name="policy-trial"),
+    path("live/policy/<str:trial_id>/", policy.live_trial, name="live-policy-trial"),
     path("quota/grid/", include("portal.quota_grid.urls")),
     path("", include("portal.quota_requests.urls")),
     path("models/", catalogue.index, name="models"),

@@ -88,7 +88,7 @@ def test_ordinary_people_stay_out_of_the_admins_rooms(alice: Any, as_user: Any) 
     """
     browser = as_user(alice)
     for address in addresses():
-        if address.startswith(("/admin/", "/quota/grid/")) and not OPEN.match(address):
+        if address.startswith(("/admin/", "/quota/grid/", "/policy/")) and not OPEN.match(address):
             assert browser.get(address).status_code in {301, 302, 403, 404, 405}, address
 
 

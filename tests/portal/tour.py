@@ -88,6 +88,7 @@ MORE = (
     Stop("docs-keys", "/docs/keys/"),
     Stop("docs-api", "/docs/api/"),
     Stop("everybodys-requests", "/requests/"),
+    Stop("policy", "/policy/"),
     Stop("authenticator", "/accounts/2fa/totp/activate/"),
 )
 

@@ -14,9 +14,10 @@ import pytest
 
 from gateway.ledger.script import SCRIPT
 from tests.gateway.ledger import properties, test_properties
+from tests.gateway.ledger.books import hold
 from tests.gateway.ledger.properties import Court
 from tests.gateway.ledger.stores import LuaStore
-from tests.gateway.ledger.world import History, Sizes, hold
+from tests.gateway.ledger.world import History, Sizes
 
 Judge = Callable[[LuaStore], None]
 MOST_HISTORIES = 20

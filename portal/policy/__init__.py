@@ -1,0 +1,1 @@
+"""Trying a policy on what really came, before anybody feels it."""
