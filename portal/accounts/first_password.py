@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 
 from portal.accounts.models import OneTimePassword
 from quotas.models import User
+from quotas.services import people
 
 SESSION = "must_choose_password"
 OPEN = ("/accounts/password/", "/accounts/logout/", "/accounts/reauthenticate/", "/static/",
@@ -33,7 +34,16 @@ def give(user: User, password: str) -> None:
     """Set a password that its owner has to replace at the first sign-in."""
     user.set_password(password)
     user.save(update_fields=["password"])
-    OneTimePassword.objects.get_or_create(user=user)
+    _given(User, user)
+
+
+@receiver(people.password_given)
+def _given(sender: Any, user: User, **_rest: Any) -> None:
+    """Remember that somebody else knows the password; nobody, if there is none to know."""
+    if user.has_usable_password():
+        OneTimePassword.objects.get_or_create(user=user)
+    else:
+        chosen(user)
 
 
 def chosen(user: User) -> None:

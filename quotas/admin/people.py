@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 from django.contrib import admin, messages
@@ -14,7 +15,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from quotas.admin.base import BooksAdmin, action, display
 from quotas.models import Group, User
-from quotas.services import keys
+from quotas.services import keys, people
 
 MOST_PEOPLE = 200  # on one page that names each of them
 
@@ -44,6 +45,18 @@ class PersonAdmin(BooksAdmin[User], UserAdmin):  # type: ignore[type-arg]
     filter_horizontal = ["user_permissions"]
     actions = ["revoke_all_keys"]
     actions_detail = ["ask_to_revoke"]
+    add_fieldsets = [
+        (
+            None,
+            {
+                "fields": [
+                    "username", "email", "group", "usable_password", "password1", "password2",
+                ],
+                "description": "The password is good for one thing: choosing another. Whoever "
+                "signs in with the institute's account needs none.",
+            },
+        ),
+    ]  # fmt: skip
     fieldsets = [
         (None, {"fields": ["username", "password"]}),
         ("Person", {"fields": ["first_name", "last_name", "email", "time_zone"]}),
@@ -61,6 +74,19 @@ class PersonAdmin(BooksAdmin[User], UserAdmin):  # type: ignore[type-arg]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         return super().get_queryset(request).annotate(keys_count=Count("keys"))
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if not change and obj.has_usable_password():
+            people.password_given.send(User, user=obj)
+
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> Any:
+        """Set a password; that of somebody else is theirs only once they have replaced it."""
+        answer = super().user_change_password(request, id, form_url)
+        person = self.get_object(request, id)
+        if answer.status_code == HTTPStatus.FOUND and person and person != request.user:
+            people.password_given.send(User, user=person)
+        return answer
 
     @display(description="keys", ordering="keys_count")
     def key_count(self, person: Any) -> int:
@@ -102,11 +128,11 @@ class PersonAdmin(BooksAdmin[User], UserAdmin):  # type: ignore[type-arg]
 
     def _confirmation(self, request: HttpRequest, chosen: QuerySet[User]) -> HttpResponse:
         live = Count("keys", filter=Q(keys__revoked_at=None), distinct=True)
-        people = list(chosen.annotate(to_revoke=live).order_by("username"))
+        named = list(chosen.annotate(to_revoke=live).order_by("username"))
         context = {
             **self.admin_site.each_context(request),
-            "people": people,
-            "total": sum(person.to_revoke for person in people),
+            "people": named,
+            "total": sum(person.to_revoke for person in named),
         }
         return TemplateResponse(request, "admin/quotas/user/revoke_keys.html", context)
 

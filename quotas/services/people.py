@@ -5,10 +5,14 @@ from __future__ import annotations
 import datetime as dt
 
 from django.core.exceptions import ValidationError
+from django.dispatch import Signal
 
 from quotas.models import Group, User
 from quotas.picture import Scope
 from quotas.services import books
+
+#: Sent with `user=` when somebody else has set a person's password and so knows it.
+password_given = Signal()
 
 
 def ensure_group(*, name: str) -> Group:

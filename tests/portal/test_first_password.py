@@ -10,6 +10,7 @@ from django.test import Client
 from portal import preparation
 from portal.accounts import first_password
 from portal.accounts.models import OneTimePassword
+from quotas.models import User
 from tests.portal.scripted_gateway import ScriptedGateway
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis_url", "gateway")]
@@ -67,3 +68,27 @@ def test_people_with_their_own_password_notice_nothing(
     """Nobody else is asked, and no page pays a query for the question."""
     assert as_user(alice).get("/keys/").status_code == 200
     assert not OneTimePassword.objects.exists()
+
+
+def test_a_password_an_administrator_typed_is_a_first_password_too(
+    as_user: Any, admin: Any
+) -> None:
+    """A person added or helped in the administration chooses anew; an institute's needs none."""
+    desk = as_user(admin)
+    page = desk.get("/admin/quotas/user/add/").content.decode()
+    for field in ("username", "email", "group", "password1"):
+        assert f'name="{field}"' in page, field
+
+    typed = {"password1": "typed at the desk", "password2": "typed at the desk"}
+    desk.post("/admin/quotas/user/add/", {"username": "dora", "usable_password": "true", **typed})
+    desk.post("/admin/quotas/user/add/", {"username": "emil", "usable_password": "false"})
+    assert signed_in("dora", typed["password1"]).get("/")["Location"] == CHANGE
+    assert list(OneTimePassword.objects.values_list("user__username", flat=True)) == ["dora"]
+
+    dora, emil = User.objects.get(username="dora"), User.objects.get(username="emil")
+    first_password.chosen(dora)
+    for person in (dora, emil, admin):
+        address = f"/admin/quotas/user/{person.pk}/password/"
+        assert desk.post(address, {"usable_password": "true", **typed}).status_code == 302
+    held = OneTimePassword.objects.values_list("user__username", flat=True)
+    assert set(held) == {"dora", "emil"}
