@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from tests.batches.helpers import jsonl, line
 from tests.rig import clients
@@ -134,3 +139,76 @@ def test_the_command_line_goes_all_the_way(
     assert batch["id"][:12] in listed.stdout
     assert refused.returncode == 1
     assert "custom_id must be a text" in refused.stderr
+
+
+class Plain(BaseHTTPRequestHandler):
+    """A server with OpenAI's routes and nothing else, whose batches tell no counts at first."""
+
+    said: ClassVar[list[str]] = []
+    looks: ClassVar[int] = 0
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        """Take a file; make a batch; know no estimate."""
+        self.rfile.read(int(self.headers["content-length"]))
+        if self.path == "/v1/files":
+            self._say(200, {"id": "file-1"})
+        elif self.path == "/v1/batches":
+            self._say(200, {"id": "batch_1", "status": "validating", "request_counts": None})
+        else:
+            self._say(404, {"error": {"message": "Invalid URL", "code": None}})
+
+    def do_GET(self) -> None:
+        """Run for one look, then be done."""
+        if self.path == "/v1/batches/batch_1":
+            type(self).looks += 1
+            is_done = self.looks > 1
+            counts = {"total": 1, "completed": int(is_done), "failed": 0}
+            self._say(200, {"id": "batch_1", "request_counts": counts, "output_file_id": None,
+                            "status": "completed" if is_done else "in_progress"})  # fmt: skip
+        else:
+            self._say(404, {"error": {"message": "Invalid URL", "code": None}})
+
+    def do_DELETE(self) -> None:
+        """Delete a file."""
+        self._say(200, {"deleted": True})
+
+    def _say(self, status: int, body: dict[str, Any]) -> None:
+        self.said.append(f"{self.command} {self.path}")
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+
+def test_the_command_line_needs_none_of_our_extras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a server with OpenAI's routes alone an estimate and early results are missed in words."""
+    monkeypatch.syspath_prepend(str(ROOT / "clients" / "fairway_cli" / "src"))
+    from fairway_cli.app import app
+
+    source = tmp_path / "lines.jsonl"
+    source.write_bytes(jsonl([line("only")]))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Plain) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings = {"FAIRWAY_URL": f"http://127.0.0.1:{server.server_port}/v1", "FAIRWAY_KEY": "sk"}
+
+        def fairway(*arguments: str) -> Result:
+            return CliRunner().invoke(app, arguments, env=settings)
+
+        planned = fairway("estimate", str(source))
+        submitted = fairway("submit", str(source))
+        early = fairway("fetch", "batch_1", "-o", str(tmp_path))
+        watched = fairway("watch", "batch_1")
+        server.shutdown()
+
+    assert [r.exit_code for r in (planned, submitted, early, watched)] == [0, 0, 0, 0]
+    assert "gives no estimates" in planned.stderr
+    assert "DELETE /v1/files/file-1" in Plain.said
+    assert "fairway watch batch_1" in submitted.stdout
+    assert "no results yet" in early.stdout
+    assert "1 done, 0 failed, of 1 lines" in watched.stdout

@@ -6,8 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 
@@ -46,13 +45,10 @@ class Api:
         """Close the connections."""
         self._client.close()
 
-    def upload(self, path: Path) -> dict[str, Any]:
+    def upload(self, name: str, file: BinaryIO) -> dict[str, Any]:
         """Send a file; it is streamed from the disk."""
-        with path.open("rb") as file:
-            answer = self._once(
-                "POST", "files", data={"purpose": "batch"}, files={"file": (path.name, file)}
-            )
-        return _json(answer)
+        form = {"data": {"purpose": "batch"}, "files": {"file": (name, file)}}
+        return _json(self._once("POST", "files", **form))
 
     def create(self, file_id: str, endpoint: str, window: str, webhook: str = "") -> dict[str, Any]:
         """Create a batch; trying again makes no second one where the server knows how."""

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from fairway_cli import show
 from fairway_cli.api import Api, ApiProblem, Unreachable
 
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
-FAILED, WRONG, AWAY = 1, 2, 3
+FAILED, WRONG, AWAY, LEFT = 1, 2, 3, 130
 POLL_S = (1.0, 15.0)  # the first pause and the longest
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -60,6 +60,23 @@ def _tell(batch: dict[str, Any], as_json: bool) -> None:
         show.summary(out, batch)
 
 
+def _upload(api: Api, path: Path) -> dict[str, Any]:
+    """Send a file; on a terminal with a bar, for large ones take minutes."""
+    with show.reading(err, path) as file:
+        return api.upload(path.name, file)
+
+
+def _create(api: Api, path: Path, endpoint: str, window: str, webhook: str) -> dict[str, Any]:
+    """Upload and create; the file of a batch that was refused does not stay behind."""
+    stored = _upload(api, path)
+    try:
+        return api.create(stored["id"], _endpoint(path, endpoint), window, webhook)
+    except ApiProblem:
+        with suppress(ApiProblem, Unreachable):
+            api.delete_file(stored["id"])
+        raise
+
+
 def _endpoint(path: Path, given: str) -> str:
     """Return the url of the file's first line."""
     if given:
@@ -76,7 +93,9 @@ def _endpoint(path: Path, given: str) -> str:
     return "/v1/chat/completions"  # the server will say what is wrong with the line
 
 
-def _follow(api: Api, batch: dict[str, Any], step: Callable[[dict[str, Any]], None]) -> Any:
+def _follow(
+    api: Api, batch: dict[str, Any], step: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """Poll until the batch has ended; the pauses grow while nothing moves."""
     pause, before = POLL_S[0], None
     while batch["status"] not in ENDED:
@@ -90,22 +109,31 @@ def _follow(api: Api, batch: dict[str, Any], step: Callable[[dict[str, Any]], No
     return batch
 
 
+def _follow_with_a_bar(api: Api, batch: dict[str, Any]) -> dict[str, Any]:
+    with show.bar(out) as bar:
+        task = bar.add_task("", total=show.counts(batch)[2] or None)
+
+        def step(batch: dict[str, Any]) -> None:
+            done, failed, total = show.counts(batch)
+            bar.update(
+                task, completed=done + failed, total=total or None,
+                description=show.sentence(batch),
+            )  # fmt: skip
+
+        return _follow(api, batch, step)
+
+
 def _watch(api: Api, batch: dict[str, Any], as_json: bool) -> None:
     """Follow a batch to its end; exit with 1 when something of it failed."""
-    if as_json or not out.is_terminal:
-        batch = _follow(api, batch, lambda _: None)
-    else:
-        with show.bar(out) as bar:
-            task = bar.add_task("", total=show.counts(batch)[2] or None)
-
-            def step(batch: dict[str, Any]) -> None:
-                done, failed, total = show.counts(batch)
-                bar.update(
-                    task, completed=done + failed, total=total or None,
-                    description=show.sentence(batch),
-                )  # fmt: skip
-
-            batch = _follow(api, batch, step)
+    try:
+        if as_json or not out.is_terminal:
+            batch = _follow(api, batch, lambda _: None)
+        else:
+            batch = _follow_with_a_bar(api, batch)
+    except KeyboardInterrupt:
+        err.print("The batch goes on without you.")
+        show.next_steps(err, batch["id"])
+        raise typer.Exit(LEFT) from None
     _tell(batch, as_json)
     if batch["status"] != "completed" or show.counts(batch)[1]:
         raise typer.Exit(FAILED)
@@ -120,12 +148,13 @@ def submit(
 ) -> None:  # fmt: skip
     """Upload a file and create a batch of it."""
     with server() as api:
-        stored = api.upload(file)
-        batch = api.create(stored["id"], _endpoint(file, endpoint), window, webhook)
+        batch = _create(api, file, endpoint, window, webhook)
         if watch:
             _watch(api, batch, as_json)
-        else:
-            _tell(batch, as_json)
+            return
+        _tell(batch, as_json)
+        if not as_json:
+            show.next_steps(out, batch["id"])
 
 
 @app.command()
@@ -154,8 +183,11 @@ def fetch(
             else:
                 path = f"batches/{batch_id}/output" + ("?errors=1" if name == "errors" else "")
             got |= _save(api, path, folder / f"{batch_id}-{name}.jsonl")
-        if not got:
-            out.print("There are no results yet.")
+        if batch["status"] not in ENDED:
+            so_far = "These are the results so far" if got else "There are no results yet"
+            out.print(f"{so_far}: {show.sentence(batch)}.")
+        elif not got:
+            out.print(f"It has no results: {show.sentence(batch)}.")
 
 
 def _save(api: Api, path: str, target: Path) -> bool:
@@ -192,7 +224,7 @@ def estimate(
 ) -> None:
     """Say when a batch would end and what it would cost, without starting it."""
     with server() as api:
-        stored = api.upload(file)
+        stored = _upload(api, file)
         try:
             plan = api.estimate(stored["id"], _endpoint(file, endpoint), window)
         except ApiProblem as problem:

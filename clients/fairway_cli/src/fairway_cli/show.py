@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
 
+from rich import progress
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -30,6 +34,19 @@ def counts(batch: dict[str, Any]) -> tuple[int, int, int]:
     """Return done, failed and all lines; servers may leave the counts out."""
     found = batch.get("request_counts") or {}
     return found.get("completed") or 0, found.get("failed") or 0, found.get("total") or 0
+
+
+@contextmanager
+def reading(console: Console, path: Path) -> Iterator[BinaryIO]:
+    """Open a file; on a terminal a bar shows how much of it has been read."""
+    if not console.is_terminal:
+        with path.open("rb") as file:
+            yield file
+        return
+    with progress.open(
+        path, "rb", description="Uploading", console=console, transient=True
+    ) as file:
+        yield file
 
 
 def bar(console: Console) -> Progress:
@@ -60,7 +77,8 @@ def summary(console: Console, batch: dict[str, Any]) -> None:
     """Print how a batch ended, or where it stands."""
     done, failed, total = counts(batch)
     console.print(f"[bold]{escape(str(batch['id']))}[/bold]: {sentence(batch)}")
-    console.print(f"  {done} done, {failed} failed, of {total} lines")
+    if total:
+        console.print(f"  {done:,} done, {failed:,} failed, of {total:,} lines")
     usage = batch.get("usage") or {}
     if usage.get("total_tokens"):
         console.print(
@@ -68,6 +86,12 @@ def summary(console: Console, batch: dict[str, Any]) -> None:
         )
     for error in ((batch.get("errors") or {}).get("data")) or []:
         console.print(f"  [red]{escape(str(error.get('message')))}[/red]")
+
+
+def next_steps(console: Console, batch_id: str) -> None:
+    """Say how to go on with a batch that runs."""
+    console.print(f"[dim]fairway watch {batch_id}   follows it[/dim]", soft_wrap=True)
+    console.print(f"[dim]fairway fetch {batch_id}   gets the results[/dim]", soft_wrap=True)
 
 
 def problems(console: Console, details: object) -> None:
@@ -107,12 +131,16 @@ def plan(console: Console, estimate: dict[str, Any]) -> None:
 def listing(console: Console, batches: list[dict[str, Any]]) -> None:
     """Print a table of batches."""
     table = Table(box=None)
-    for name in ("batch", "name", "state", "lines", "submitted"):
+    # An id is there to be copied: it is never cut, however narrow the terminal is.
+    table.add_column(
+        "batch", no_wrap=True, min_width=max((len(str(b["id"])) for b in batches), default=0)
+    )
+    for name in ("state", "lines", "submitted", "name"):
         table.add_column(name)
     for batch in batches:
         done, failed, total = counts(batch)
         table.add_row(
-            str(batch["id"]), escape(str(batch.get("name") or "")), str(batch["status"]),
-            f"{done + failed} of {total}", clock(batch.get("created_at")),
+            str(batch["id"]), str(batch["status"]), f"{done + failed} of {total}",
+            clock(batch.get("created_at")), escape(str(batch.get("name") or "")),
         )  # fmt: skip
     console.print(table)
