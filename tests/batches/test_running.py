@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from portal.batches import ending, services
 from portal.batches.models import BatchItem, BatchJob
+from portal.batches.runner.body import request_body
 from quotas.models import User
 from quotas.services import keys
 from tests.batches.helpers import ApiClient, jsonl, line
@@ -105,6 +106,28 @@ def test_a_line_that_breaks_three_times_fails_and_the_rest_goes_on(
     assert errors[0]["response"] is None
     assert errors[0]["error"]["code"] == "connection_lost"
     assert times_seen(engine, "poison") == 3
+
+
+def test_a_line_its_runner_cannot_work_on_fails_and_the_rest_goes_on(
+    api: ApiClient, engine: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that runs out over one line is that line's, three times, and never leaves it open."""
+
+    def body_of(raw: bytes) -> bytes:
+        if b"vast" in raw:
+            raise MemoryError
+        return request_body(raw)
+
+    monkeypatch.setattr("portal.batches.runner.room.BACKOFF_S", (0.0,))
+    monkeypatch.setattr("portal.batches.runner.room.request_body", body_of)
+    batch_id = api.submit(marked("vast", *names("small", 6)))
+
+    run_room()
+
+    batch, output, errors = outcome(api, batch_id)
+    assert batch["request_counts"] == {"total": 7, "completed": 6, "failed": 1}
+    assert [row["custom_id"] for row in output] == names("small", 6)
+    assert "MemoryError" in errors[0]["error"]["message"]
 
 
 @pytest.mark.parametrize("status", [429, 503])

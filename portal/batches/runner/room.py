@@ -220,22 +220,29 @@ class Room:
     async def _send_one(self, lane: LaneRun, line: Claimed) -> None:
         sent_s = time.monotonic()
         try:
-            answer = await self.client.send(line.work, self._body(line))
-        except OSError as error:
-            # The input cannot be read: another machine's folder, or a file that is gone.
-            answer = Answer(0, trouble=f"the input file cannot be read: {error.strerror}")
+            verdict = judge(await self._answer(line))
         except asyncio.CancelledError:
             await self.rows.quietly(store.give_back, [line])
             raise
+        except Exception as error:
+            # Memory that ran out, or a fault of ours: kept to the line that met it, three times.
+            log.exception("line_broke", batch=line.work.public_id, line=line.line_no)
+            verdict = judge(Answer(0, trouble=f"its runner met {type(error).__name__}"))
         finally:
             lane.ended(line, time.monotonic() - sent_s)
-        verdict = judge(answer)
         if verdict.kind in {Kind.DONE, Kind.FAILED}:
             self.ended.append(Ended(line, verdict))
             self._pump(lane)
         else:
             await self._conclude(lane, line, verdict)
         self.wake.set()
+
+    async def _answer(self, line: Claimed) -> Answer:
+        try:
+            return await self.client.send(line.work, self._body(line))
+        except OSError as error:
+            # The input cannot be read: another machine's folder, or a file that is gone.
+            return Answer(0, trouble=f"the input file cannot be read: {error.strerror}")
 
     def _body(self, line: Claimed) -> bytes:
         name = line.work.input_name
