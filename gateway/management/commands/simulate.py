@@ -74,7 +74,8 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(json.dumps([_numbers(name, result) for name, result in rows]))
         else:
-            Console(file=self.stdout, width=110).print(_printed(rows))  # type: ignore[arg-type]
+            table = _printed(rows, with_jobs=bool(options["days"]))
+            Console(file=self.stdout, width=110).print(table)  # type: ignore[arg-type]
         if options["plot"]:
             _plot(rows, options["plot"])
             self.stderr.write(f"The waits are drawn in {options['plot']}.")
@@ -147,20 +148,22 @@ def _shares(waits_ms: Sequence[int]) -> list[float]:
     return [bisect_right(ordered, mark * 1000) / max(1, len(ordered)) for mark in MARKS_S]
 
 
-def _printed(rows: Sequence[Row]) -> Table:
+def _printed(rows: Sequence[Row], *, with_jobs: bool) -> Table:
     table = Table(
         title="waits, and how long jobs took, in seconds: median / 95th percentile / longest"
     )
     with_hog = any(scenarios.HOG in result.waits_of for _, result in rows)
     others = ["all but the one who queues 300"] if with_hog else []
-    for heading in ("", "interactive", *others, "batch", "batch done", "by age", "jobs"):
+    jobs = ["jobs took"] if with_jobs else []
+    for heading in ("", "interactive", *others, "batch", "batch done", "by age", *jobs):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, result in rows:
         has_hog = scenarios.HOG in result.waits_of
         of_others = [_spread(result.others(scenarios.HOG)) if has_hog else ""] if with_hog else []
         table.add_row(
             name, _spread(result.line(INTERACTIVE)), *of_others, _spread(result.line(BATCH)),
-            str(result.done[BATCH]), str(result.aged), _spread(spread(ms for _, ms in result.jobs)),
+            str(result.done[BATCH]), str(result.aged),
+            *[_spread(spread(ms for _, ms in result.jobs)) for _ in jobs],
         )  # fmt: skip
     return table
 
