@@ -55,11 +55,11 @@ class Trial:
 def ask(model: str, days: int, changes: tuple[tuple[str, int], ...], by: str) -> Trial:
     """Keep the question and ring for a worker."""
     trial = Trial(get_random_string(12), model, days, changes, by, timezone.now())
-    _keep(trial)
+    keep(trial)
     try:
         tasks.try_policy.delay(trial.trial_id)
     except OperationalError:
-        return _keep(replace(trial, state=FAILED, told="No worker can be reached; ask again."))
+        return keep(replace(trial, state=FAILED, told="No worker can be reached; ask again."))
     return trial
 
 
@@ -78,20 +78,21 @@ def play(trial_id: str) -> None:
     trial = read(trial_id)
     if trial is None or trial.is_over:
         return
-    _keep(replace(trial, state=RUNNING))
+    keep(replace(trial, state=RUNNING))
     out, told = StringIO(), StringIO()
     try:
         call_command(*trial.command, stdout=out, stderr=told, no_color=True)
     except CommandError as error:
-        _keep(replace(trial, state=FAILED, told=str(error)))
+        keep(replace(trial, state=FAILED, told=str(error)))
     except SoftTimeLimitExceeded:
-        _keep(replace(trial, state=FAILED, told="It took too long; take fewer days."))
+        keep(replace(trial, state=FAILED, told="It took too long; take fewer days."))
     else:
         sides = tuple(json.loads(out.getvalue()))
-        _keep(replace(trial, state=DONE, told=told.getvalue().strip(), sides=sides))
+        keep(replace(trial, state=DONE, told=told.getvalue().strip(), sides=sides))
 
 
-def _keep(trial: Trial) -> Trial:
+def keep(trial: Trial) -> Trial:
+    """Keep a trial as it is now."""
     cache.set(_name(trial.trial_id), trial, KEPT_S)
     return trial
 
