@@ -168,10 +168,11 @@ async def test_a_full_disk_takes_no_half_file_and_recovers(
         assert reads.status_code != 200 or reads.content == content
         assert checkers.all_ended(calls, may_break=True) == [], product.output[-6000:]
         filler.unlink()
-        freed_s = time.monotonic()
+        freed_s, whole = time.monotonic(), 1
         while True:
             with suppress(httpx.HTTPError):
                 again = await api.post("/v1/files", **form)
+                whole += again.status_code == 200
                 last = await client.ask(keys["dora"], chat("witness", "dora/again"))
                 if again.status_code == 200 and last.whole:
                     break
@@ -181,9 +182,9 @@ async def test_a_full_disk_takes_no_half_file_and_recovers(
         assert (await api.get(f"/v1/files/{kept}/content")).content == content
         listed = (await api.get("/v1/files")).json()["data"]
     assert {one["bytes"] for one in listed} == {len(content)}
-    assert len(listed) == 2
+    assert len(listed) == whole
     stored = [path for path in (product.data_dir / "files").rglob("*") if path.is_file()]
-    assert [path.stat().st_size for path in stored] == [len(content)] * 2
+    assert [path.stat().st_size for path in stored] == [len(content)] * whole
     for call in calls:
         if call.whole:
             wait_until(lambda mark=call.mark: len(product.usage(mark)) == 1, 20, "it has its row")
