@@ -7,12 +7,18 @@ import time
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import OperationalError, connection
+from django.db.migrations.executor import MigrationExecutor
 
 from portal import preparation
-from portal.batches.models import BatchItem
+from portal.batches.models import BatchItem, BatchJob
+from quotas.models import UsageEvent
+from tests.batches.helpers import ApiClient, lines
+from tests.portal.usage import event
 
 pytestmark = pytest.mark.django_db(transaction=True)
+MILLION = 1_000_000
 ALTER = "ALTER TABLE batch_item ADD COLUMN of_a_migration integer"
 
 
@@ -92,3 +98,50 @@ def test_two_migrations_take_turns(bob: Any, monkeypatch: pytest.MonkeyPatch) ->
         thread.join(30)
 
     assert inside == ["in", "out"] * 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_each_migration_takes_seconds_on_a_million_rows(api: ApiClient) -> None:
+    """
+    With a million rows of usage and a batch of a million lines, every migration since the tables
+    were made ends within ten seconds.
+    """
+    job = BatchJob.objects.get(public_id=api.submit(lines(1)))
+    event(api.key.owner_id, 1).save(force_insert=True)
+    call_command("migrate", "batches", "0001_initial", verbosity=0)
+    call_command("migrate", "quotas", "0003_capacity", verbosity=0)
+    try:
+        columns = ", ".join(f'"{f.column}"' for f in UsageEvent._meta.fields[1:])
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO usage_event (request_id, {columns}) SELECT 'r' || n, {columns} "
+                "FROM usage_event CROSS JOIN generate_series(1, %s) AS n",
+                [MILLION],
+            )
+            cursor.execute(
+                'INSERT INTO batch_item (job_id, line_no, run_order, custom_id, "offset", length,'
+                " state, attempt, failures, lease_owner, problem)"
+                " SELECT %s, n, n, 'c' || n, 0, 1, 'queued', 0, 0, '', ''"
+                " FROM generate_series(2, %s) AS n",
+                [job.pk, MILLION],
+            )
+        took = timed_migrations()
+    finally:
+        call_command("migrate", verbosity=0)
+
+    print({f"{app}.{name}": round(seconds, 1) for (app, name), seconds in took.items()})
+    assert len(took) >= 5
+    assert max(took.values()) < 10
+
+
+def timed_migrations() -> dict[tuple[str, str], float]:
+    """Apply what is not applied, one by one; return how long each took."""
+    took = {}
+    executor = MigrationExecutor(connection)
+    plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    for migration, _ in plan:
+        began = time.monotonic()
+        MigrationExecutor(connection).migrate([(migration.app_label, migration.name)])
+        took[migration.app_label, migration.name] = time.monotonic() - began
+    return took

@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 
-NAMES = ("cost", "rate", "size", "beside", "owners", "estimate", "prefix")
+NAMES = ("cost", "rate", "size", "beside", "slots", "owners", "estimate", "prefix")
 
 
 def main() -> int:

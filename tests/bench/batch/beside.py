@@ -1,9 +1,10 @@
 """Beside people who chat at 60 % of the slots: the engine's use, and how much longer they wait.
 
-For each number of slots batch may hold while somebody chats, the same arrivals (Poisson, some
-people with a key each, log-normal answers) run first without batch and then beside a long batch.
-Use is the time slots were held over the time there was; waits are what the gateway says of each
-chat.
+For each number of slots batch may hold while somebody chats, the same chats run first without
+batch and then beside long batches of as many people as can hold those slots. The chats come at
+random (Poisson, some people with a key each, log-normal answers) or, with --steady, from people
+who never pause. Use is the time slots were held over the time there was; waits are what the
+gateway says of each chat.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import statistics
 import time
 
+from gateway.core.sharing import BATCH_USER_CAP
 from tests.bench.batch.chat import Chatters
 from tests.bench.batch.stage import MODEL, Batches, Stage, lengths, line, stage
 
@@ -27,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=60, help="of each measurement")
     parser.add_argument("--answer-s", type=float, default=1.0, help="median time of an answer")
     parser.add_argument("--people", type=int, default=8)
+    parser.add_argument("--steady", action="store_true", help="60 %% of the slots' people, always")
     parser.add_argument("--batch-slots", type=int, nargs="+", default=[2, 3, 4])
 
 
@@ -34,16 +37,18 @@ def run(given: argparse.Namespace) -> int:
     """Measure without and with batch."""
     token_s = given.answer_s / MEDIAN
     with stage(slots=SLOTS, token_s=token_s) as here:
-        chats = list(
-            here.product.keys(**{f"p{n}": "interactive" for n in range(given.people)}).values()
-        )
-        per_s = SHARE * SLOTS / (given.answer_s * math.exp(SIGMA**2 / 2))
+        people = math.ceil(SHARE * SLOTS) if given.steady else given.people
+        chats = list(here.product.keys(**{f"p{n}": "interactive" for n in range(people)}).values())
+        per_s = 0 if given.steady else SHARE * SLOTS / (given.answer_s * math.exp(SIGMA**2 / 2))
         alone = one(here, chats, per_s, given.seconds)
         print(
             f"without batch: use {alone[0]:.1%}, wait p95 {alone[1]:.2f} s, mean {alone[2]:.2f} s"
         )
-        api = here.batches(here.product.key("cruncher", "batch"))
-        results = [beside(here, api, slots, chats, per_s, given.seconds, alone[1])
+        owners = [
+            here.batches(here.product.key(f"owner{n}", "batch"))
+            for n in range(math.ceil(max(given.batch_slots) / BATCH_USER_CAP))
+        ]
+        results = [beside(here, owners, slots, chats, per_s, given.seconds, alone[1])
                    for slots in given.batch_slots]  # fmt: skip
     return int(not any(results))
 
@@ -62,7 +67,7 @@ def one(here: Stage, chats: list[str], per_s: float, seconds: float) -> tuple[fl
 
 
 def beside(
-    here: Stage, api: Batches, slots: int, chats: list[str], per_s: float, seconds: float,
+    here: Stage, owners: list[Batches], slots: int, chats: list[str], per_s: float, seconds: float,
     alone_p95: float,
 ) -> bool:  # fmt: skip
     """Print one comparison; return whether it is as asked."""
@@ -73,15 +78,18 @@ def beside(
         "directory.publish(is_forced=True)",
     )  # fmt: skip
     count = int(3 * seconds * SLOTS)
-    batch_id = api.submit(
-        line(n, tokens, "word " * 60) for n, tokens in enumerate(lengths(count, MEDIAN, SIGMA, 9))
-    )
+    jobs = [
+        (api, api.submit(line(n, tokens, "word " * 60)
+                         for n, tokens in enumerate(lengths(count, MEDIAN, SIGMA, 9))))
+        for api in owners[: math.ceil(slots / BATCH_USER_CAP)]
+    ]  # fmt: skip
     use, p95, mean = one(here, chats, per_s, seconds)
-    done = api.done(batch_id)
-    api.client.post(f"/v1/batches/{batch_id}/cancel")
-    assert done < count, "the batch ended too early"
+    done = [api.done(batch_id) for api, batch_id in jobs]
+    for api, batch_id in jobs:
+        api.client.post(f"/v1/batches/{batch_id}/cancel")
+    assert max(done) < count, "a batch ended too early"
     # Below a tenth of an answer a wait is not felt, and a ratio to it says nothing.
     ratio = p95 / max(alone_p95, 0.1)
     print(f"batch may hold {slots}: use {use:.1%} (goal {USE:.0%}), wait p95 {p95:.2f} s, "
-          f"{ratio:.2f} × (goal {WAIT}), mean {mean:.2f} s, {done} lines")  # fmt: skip
+          f"{ratio:.2f} × (goal {WAIT}), mean {mean:.2f} s, {sum(done)} lines")  # fmt: skip
     return use >= USE and ratio <= WAIT

@@ -1,4 +1,4 @@
-"""People who chat: a steady stream of requests that fills a given part of the slots."""
+"""People who chat: requests at random that fill a part of the slots, or people who never pause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tests.bench.batch.stage import MODEL
 
 @dataclass
 class Chatters:
-    """Poisson arrivals of several people's keys, each answer's length log-normal."""
+    """Poisson arrivals of several people's keys, each answer's length log-normal.
+
+    With `per_s` zero each person asks again as soon as the answer is there.
+    """
 
     url: str
     secrets: list[str]
@@ -40,23 +43,33 @@ class Chatters:
 
     async def _live(self) -> None:
         dice = random.Random(self.seed)
-        chats: set[asyncio.Task[None]] = set()
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=self.url, timeout=600, limits=limits) as client:
-            due = time.monotonic()
-            while not self._stop.is_set():
-                due += dice.expovariate(self.per_s)
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-                tokens = max(1, round(self.median * dice.lognormvariate(0, self.sigma)))
-                chats.add(asyncio.create_task(self._chat(client, dice, tokens)))
-            await asyncio.gather(*chats)
+            if self.per_s:
+                await self._arrive(client, dice)
+            else:
+                await asyncio.gather(*(self._talk(client, dice, key) for key in self.secrets))
 
-    async def _chat(self, client: httpx.AsyncClient, dice: random.Random, tokens: int) -> None:
+    async def _arrive(self, client: httpx.AsyncClient, dice: random.Random) -> None:
+        chats: set[asyncio.Task[None]] = set()
+        due = time.monotonic()
+        while not self._stop.is_set():
+            due += dice.expovariate(self.per_s)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            chats.add(asyncio.create_task(self._chat(client, dice, dice.choice(self.secrets))))
+        await asyncio.gather(*chats)
+
+    async def _talk(self, client: httpx.AsyncClient, dice: random.Random, secret: str) -> None:
+        while not self._stop.is_set():
+            await self._chat(client, dice, secret)
+
+    async def _chat(self, client: httpx.AsyncClient, dice: random.Random, secret: str) -> None:
+        tokens = max(1, round(self.median * dice.lognormvariate(0, self.sigma)))
         body = {
             "model": MODEL, "max_tokens": tokens,
             "messages": [{"role": "user", "content": "word " * 60}],
         }  # fmt: skip
-        headers = {"authorization": f"Bearer {dice.choice(self.secrets)}"}
+        headers = {"authorization": f"Bearer {secret}"}
         answer = await client.post("/v1/chat/completions", json=body, headers=headers)
         self.statuses.append(answer.status_code)
         wait_ms = answer.headers.get("x-fairway-queue-wait-ms")

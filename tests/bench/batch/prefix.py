@@ -43,7 +43,7 @@ def timed(here: Stage, api: Batches, file_id: str, *, as_written: bool) -> tuple
     """Return how long the lines took and which part of the system prompts the cache held."""
     before = here.engine.stats()
     if as_written:
-        here.product.sql("UPDATE file_line SET prefix = line_no")
+        here.product.sql("UPDATE file_line SET prefix = line_no RETURNING 1")
     began = time.monotonic()
     batch = api.wait(str(api.create(file_id)["id"]), 300)
     took = time.monotonic() - began
