@@ -1,7 +1,7 @@
 """Says when a batch would start and end, and what it would cost, before and while it runs.
 
 The arithmetic is `project`, pure and tested; `of_file` and `of_job` read what it needs: how long
-lines of this model took lately, how much a person's lines may hold at once, what is ahead.
+lines of this model take (`pace`), how much a person's lines may hold at once, what is ahead.
 An estimate from too little is None and shown as unknown, never as a guess in fine clothes.
 """
 
@@ -11,33 +11,22 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import Count, Sum
+from django.db.models import Count
 from django.utils import timezone
 
 from portal.batches.models import BatchItem, BatchJob
+from portal.batches.pace import Pace, pace_of
 from portal.batches.states import SENDING
 from portal.batches.submission import limits_of, pool_of
 from portal.files.models import FileLine, StoredFile
 from portal.status import source
-from quotas.models import ApiKey, Replica, UsageEvent
+from quotas.models import ApiKey, Replica
 from quotas.snapshots.live import Live
 
-LATELY = dt.timedelta(days=7)
-SAMPLE = 400
-BATCH = "batch"
-OUTPUT_GUESS = 256  # tokens of an answer when nothing like it was ever seen
 SPREAD = (0.75, 1.4)  # how much sooner or later than said it may well be
 OWN_RATE_FROM_LINES = 8
 OWN_RATE_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long one line takes: a part for its prompt, a part for each token of its answer."""
-
-    prompt_token_s: float
-    output_token_s: float
-    output_tokens: float  # of an average answer
+Asked = Sequence[tuple[int | None, int]]  # the longest answer lines ask for, and how many do
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +37,6 @@ class Projection:
     end_s: float
     soonest_s: float
     latest_s: float
-
-
-def line_seconds(pace: Pace, prompt_tokens: float, output_tokens: float) -> float:
-    """Return how long a line holds a slot."""
-    return prompt_tokens * pace.prompt_token_s + output_tokens * pace.output_token_s
 
 
 def project(work_s: float, ahead: Sequence[float], places: float, start_s: float) -> Projection:
@@ -69,71 +53,6 @@ def project(work_s: float, ahead: Sequence[float], places: float, start_s: float
         end_s=start_s + length,
         soonest_s=start_s + length * soonest,
         latest_s=start_s + length * latest,
-    )
-
-
-def pace_of(model: str, owner_id: int) -> Pace | None:
-    """Read from the books how long requests of this model took; None: there are none yet."""
-    since = timezone.now() - LATELY
-    lately = UsageEvent.objects.filter(
-        model=model, arrived_at__gt=since, outcome="served", completion_tokens__gt=0
-    ).order_by("-arrived_at")
-    rows = lately.values_list(
-        "user_id", "service_class", "completion_tokens", "duration_ms", "queue_wait_ms",
-        "ttft_ms", "prompt_tokens", "cached_tokens", "stream",
-    )[:SAMPLE]  # fmt: skip
-    return pace_from([Sample(*row) for row in rows], owner_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One served request of the books."""
-
-    user_id: int
-    service_class: str
-    completion_tokens: int
-    duration_ms: int
-    queue_wait_ms: int | None
-    ttft_ms: int | None
-    prompt_tokens: int
-    cached_tokens: int | None
-    stream: bool
-
-    @property
-    def held_s(self) -> float:
-        """Return how long it held its slot."""
-        return max(0.0, self.duration_ms - (self.queue_wait_ms or 0)) / 1000
-
-    @property
-    def reading_s(self) -> float:
-        """Return how long its prompt was read; only a stream shows when that was over."""
-        if not self.stream or self.ttft_ms is None:
-            return 0.0
-        return min(self.held_s, max(0.0, self.ttft_ms - (self.queue_wait_ms or 0)) / 1000)
-
-    @property
-    def read_tokens(self) -> int:
-        """Return the prompt tokens that no cache held."""
-        return max(1, self.prompt_tokens - (self.cached_tokens or 0))
-
-
-def pace_from(samples: Sequence[Sample], owner_id: int) -> Pace | None:
-    """Return the pace of these requests; what is not reading is writing."""
-    if not samples:
-        return None
-    own = [
-        s.completion_tokens for s in samples if (s.user_id, s.service_class) == (owner_id, BATCH)
-    ]
-    lengths = own if len(own) >= OWN_RATE_FROM_LINES else [s.completion_tokens for s in samples]
-    streams = [s for s in samples if s.stream and s.ttft_ms is not None]
-    prompt_s = sum(s.reading_s for s in streams) / max(1, sum(s.read_tokens for s in streams))
-    held = sum(s.held_s for s in samples)
-    reading = prompt_s * sum(s.read_tokens for s in samples)
-    written = sum(s.completion_tokens for s in samples)
-    return Pace(
-        prompt_token_s=prompt_s,
-        output_token_s=max(0.0, held - reading) / max(1, written),
-        output_tokens=sum(lengths) / len(lengths),
     )
 
 
@@ -183,16 +102,13 @@ class Estimate:
 
 def of_file(file: StoredFile, key: ApiKey, window: dt.timedelta) -> Estimate:
     """Estimate a batch that does not exist yet."""
-    asked = FileLine.objects.filter(file=file).aggregate(
-        capped=Sum("output_tokens"), with_cap=Count("output_tokens")
-    )
     pool = pool_of(file.model)
     return _estimate(
         key=key,
         model=pool.name if pool else file.model,
         lines=file.lines,
         prompt_tokens=file.prompt_tokens,
-        asked=(asked["capped"] or 0, asked["with_cap"]),
+        asked=_asked(file),
         window_end=timezone.now() + window,
     )
 
@@ -206,8 +122,16 @@ def of_job(job: BatchJob) -> Estimate:
     return _estimate(
         key=job.key, model=job.model, lines=left,
         prompt_tokens=job.prompt_tokens_estimated * left // max(1, job.total),
-        asked=(0, 0), window_end=job.expires_at, but=job,
+        asked=_asked(job.input_file), window_end=job.expires_at, but=job,
     )  # fmt: skip
+
+
+def _asked(file: StoredFile | None) -> Asked:
+    """Return how many lines of a file set which longest answer; None: none."""
+    if file is None:
+        return []
+    lines = FileLine.objects.filter(file=file).values_list("output_tokens")
+    return list(lines.annotate(Count("pk")))
 
 
 def _by_own_rate(job: BatchJob, left: int) -> Estimate | None:
@@ -226,7 +150,7 @@ def _by_own_rate(job: BatchJob, left: int) -> Estimate | None:
 
 
 def _estimate(
-    *, key: ApiKey, model: str, lines: int, prompt_tokens: int, asked: tuple[int, int],
+    *, key: ApiKey, model: str, lines: int, prompt_tokens: int, asked: Asked,
     window_end: dt.datetime, but: BatchJob | None = None,
 ) -> Estimate:  # fmt: skip
     now = timezone.now()
@@ -237,28 +161,26 @@ def _estimate(
     output = _output_tokens(pace, lines, asked)
     waits = heard.expected_wait_s.get(model, {}) if heard else {}
     ahead = [
-        line_seconds(
-            pace,
-            job.prompt_tokens_estimated * (job.total - job.completed - job.failed) / job.total,
-            pace.output_tokens * (job.total - job.completed - job.failed),
+        pace.seconds(
+            left := job.total - job.completed - job.failed,
+            job.prompt_tokens_estimated * left / job.total,
+            pace.lengths.mean() * left,
         )
         for job in BatchJob.objects.filter(owner=key.owner_id, state__in=SENDING, model=model)
         if but is None or job.pk != but.pk
     ]
     plan = project(
-        line_seconds(pace, prompt_tokens, output), ahead, places_for(key, model, heard),
+        pace.seconds(lines, prompt_tokens, output), ahead, places_for(key, model, heard),
         waits.get("batch") or 0.0,
     )  # fmt: skip
     return _at(now, plan, lines, prompt_tokens, output, window_end)
 
 
-def _output_tokens(pace: Pace, lines: int, asked: tuple[int, int]) -> int:
-    """Return the tokens of all answers: as long as lately, but no longer than asked for."""
-    capped, with_cap = asked
-    usual = pace.output_tokens
-    if not with_cap:
-        return round(usual * lines)
-    return round(min(usual, capped / with_cap) * with_cap + usual * (lines - with_cap))
+def _output_tokens(pace: Pace, lines: int, asked: Asked) -> int:
+    """Return the tokens of all answers: as long as lately, and no longer than asked for."""
+    said = sum(count for _, count in asked)
+    mean = sum(pace.lengths.mean(most) * count for most, count in asked) / said if said else None
+    return round((pace.lengths.mean() if mean is None else mean) * lines)
 
 
 def _at(

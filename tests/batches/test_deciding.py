@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
+from statistics import fmean
 
 import orjson
 import pytest
 
 from portal.batches import drawing, estimate
+from portal.batches.pace import Lengths, Sample, pace_from
 from portal.batches.runner.verdict import Answer, Kind, error_line, judge, output_line
 from portal.batches.runner.window import ACCRUAL, BURST, Window
 
@@ -128,19 +131,19 @@ def test_jobs_ahead_delay_by_no_more_than_their_own_work() -> None:
     assert alone.soonest_s < alone.end_s < alone.latest_s
 
 
-def sample(**changes: object) -> estimate.Sample:
+def sample(**changes: object) -> Sample:
     """Return a request that wrote 100 tokens in two seconds after waiting one."""
     usual = {
         "user_id": 1, "service_class": "batch", "completion_tokens": 100, "duration_ms": 3000,
         "queue_wait_ms": 1000, "ttft_ms": 3000, "prompt_tokens": 50, "cached_tokens": None,
-        "stream": False,
+        "stream": False, "finish_reason": "stop",
     }  # fmt: skip
-    return estimate.Sample(**(usual | changes))  # type: ignore[arg-type]
+    return Sample(**(usual | changes))  # type: ignore[arg-type]
 
 
-def test_a_plain_answer_says_nothing_of_its_prompt() -> None:
-    """Without streams all time a slot was held counts as writing; waiting never does."""
-    pace = estimate.pace_from([sample()] * 3, owner_id=1)
+def test_plain_answers_to_like_prompts_say_nothing_of_reading() -> None:
+    """Where prompts are alike the time a slot was held counts as writing; waiting never does."""
+    pace = pace_from([sample()] * 3, owner_id=1)
 
     assert pace is not None
     assert (pace.prompt_token_s, pace.output_token_s) == (0.0, pytest.approx(0.02))
@@ -148,7 +151,7 @@ def test_a_plain_answer_says_nothing_of_its_prompt() -> None:
 
 def test_a_stream_shows_when_its_prompt_was_read() -> None:
     """The time to the first token is reading, cached tokens apart."""
-    pace = estimate.pace_from(
+    pace = pace_from(
         [sample(stream=True, ttft_ms=2000, prompt_tokens=150, cached_tokens=50)], owner_id=1
     )
 
@@ -157,13 +160,46 @@ def test_a_stream_shows_when_its_prompt_was_read() -> None:
     assert pace.output_token_s == pytest.approx(0.01)
 
 
+def test_plain_answers_to_unlike_prompts_tell_reading_from_writing() -> None:
+    """A tenth of a second each, a millisecond a token read, ten a token written are found again."""
+    dice = random.Random(1)
+    sizes = [(dice.randrange(20, 2000), dice.randrange(1, 200)) for _ in range(100)]
+    pace = pace_from(
+        [
+            sample(prompt_tokens=read, completion_tokens=written, queue_wait_ms=0,
+                   duration_ms=100 + read + 10 * written)
+            for read, written in sizes
+        ],
+        owner_id=1,
+    )  # fmt: skip
+
+    assert pace is not None
+    assert (pace.fixed_s, pace.prompt_token_s, pace.output_token_s) == pytest.approx(
+        (0.1, 0.001, 0.01), rel=0.01
+    )
+
+
 def test_own_lines_tell_the_length_of_answers_better_than_others() -> None:
     """With enough lines of one's own, other people's chats no longer count."""
     others = [sample(user_id=2, completion_tokens=900)] * 20
-    pace = estimate.pace_from([*others, *[sample(completion_tokens=30)] * 8], owner_id=1)
+    pace = pace_from([*others, *[sample(completion_tokens=30)] * 8], owner_id=1)
 
     assert pace is not None
-    assert pace.output_tokens == 30
+    assert pace.lengths.mean() == pytest.approx(30)
+
+
+@pytest.mark.parametrize("most", [None, 40, 60, 300])
+def test_answers_that_were_cut_do_not_make_answers_short(most: int | None) -> None:
+    """
+    From answers of which half were cut at 60 tokens, the mean length under any limit is found as
+    if none had been.
+    """
+    dice = random.Random(2)
+    whole = [round(50 * dice.lognormvariate(0, 0.7)) for _ in range(4000)]
+    seen = [(min(n, 60), n > 60) if i % 2 else (n, False) for i, n in enumerate(whole)]
+
+    real = fmean(n if most is None else min(n, most) for n in whole)
+    assert Lengths(seen).mean(most) == pytest.approx(real, rel=0.03)
 
 
 def test_the_chart_fits_its_frame() -> None:

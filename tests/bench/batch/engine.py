@@ -54,12 +54,12 @@ def _answer(body: bytes, kind: bytes = b"application/json", status: bytes = b"20
     )  # fmt: skip
 
 
-def completion(model: str, prompt: int, tokens: int) -> bytes:
+def completion(model: str, prompt: int, tokens: int, reason: str = "stop") -> bytes:
     """Return a chat answer with its counts."""
     return orjson.dumps(
         {
             "id": "chatcmpl-1", "object": "chat.completion", "created": 1790000000, "model": model,
-            "choices": [{"index": 0, "finish_reason": "stop",
+            "choices": [{"index": 0, "finish_reason": reason,
                          "message": {"role": "assistant", "content": WORDS}}],
             "usage": {"prompt_tokens": prompt, "completion_tokens": tokens,
                       "total_tokens": prompt + tokens},
@@ -67,13 +67,13 @@ def completion(model: str, prompt: int, tokens: int) -> bytes:
     )  # fmt: skip
 
 
-def streamed(model: str, prompt: int, tokens: int) -> bytes:
+def streamed(model: str, prompt: int, tokens: int, reason: str = "stop") -> bytes:
     """Return the same as a stream that comes in one piece."""
     common = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": model}
     usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
     events = [
         {**common, "choices": [{"index": 0, "delta": {"role": "assistant", "content": WORDS}}]},
-        {**common, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {**common, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]},
         {**common, "choices": [], "usage": usage},
     ]
     data = b"".join(b"data: %b\n\n" % orjson.dumps(event) for event in events) + b"data: [DONE]\n\n"
@@ -109,11 +109,12 @@ class Engine:
     def _start(self, connection: Connection, raw: bytes) -> None:
         body = orjson.loads(raw)
         prompt, read = self._prompt(body["messages"])
-        tokens = self._length(raw, body.get("max_completion_tokens") or body.get("max_tokens"))
+        asked = body.get("max_completion_tokens") or body.get("max_tokens")
+        tokens = self._length(raw, asked)
         held = tokens * self.times.token_s + read * self.times.prompt_token_s
         self.running += 1
         make = streamed if body.get("stream") else completion
-        whole = make(self.times.model, prompt, tokens)
+        whole = make(self.times.model, prompt, tokens, "length" if tokens == asked else "stop")
         answer = whole if body.get("stream") else _answer(whole)
         asyncio.get_running_loop().call_later(
             held, self._end, connection, answer, tokens, time.monotonic()
