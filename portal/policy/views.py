@@ -16,11 +16,11 @@ from portal.policy.forms import MINUTE_MS, TryForm
 from portal.policy.trials import Trial
 from quotas.models import User
 
-#: Rows of the comparison: what it is, where the numbers are, and whether less is better.
+#: Rows of the comparison: what it is, where its numbers are, and where it says of how many.
 WAITS = (
-    (_("Chats waited"), "interactive_wait_s"),
-    (_("Batch requests waited"), "batch_wait_s"),
-    (_("Batch jobs took"), "jobs_s"),
+    (_("Chats waited"), "interactive_wait_s", "interactive_done"),
+    (_("Batch requests waited"), "batch_wait_s", "batch_done"),
+    (_("Batch jobs took"), "jobs_s", "jobs_done"),
 )
 COUNTS = (
     (_("Chats served"), "interactive_done"),
@@ -49,11 +49,23 @@ def compared(trial: Trial) -> list[Compared]:
     before, after = trial.sides
     rows = [
         Compared(label, note, True, before[name][part], after[name][part])
-        for label, name in WAITS
-        if before["jobs_done"] or after["jobs_done"] or name != "jobs_s"
+        for label, name, count in WAITS
+        if before[count] or after[count]
         for part, note in SPREAD
     ]
     return rows + [Compared(label, "", False, before[n], after[n]) for label, n in COUNTS]
+
+
+def waited(trial: Trial) -> list[tuple[int, list[float | None]]]:
+    """Return for marks of seconds which part waited no longer: chats, then batch, both sides.
+
+    None where nobody of the class came.
+    """
+    if len(trial.sides) != 2:
+        return []
+    parts = [side["waited"][name] for name in ("interactive", "batch") for side in trial.sides]
+    marks = trial.sides[0]["marks_s"]
+    return [(mark, [part and part[n] for part in parts]) for n, mark in enumerate(marks)]
 
 
 def changed(trial: Trial) -> list[tuple[Any, int]]:
@@ -107,4 +119,5 @@ def _context(trial_id: str) -> dict[str, Any]:
         "trial": found,
         "changed": changed(found),
         "rows": compared(found),
+        "waited": waited(found),
     }

@@ -73,6 +73,7 @@ def test_both_sides_are_shown(admin: User, as_user: Any, asked: list[str]) -> No
     assert found.state == trials.DONE, found.told
     assert [side["name"] for side in found.sides] == ["as it is", "as tried"]
     assert "Batch requests served 10 10" in text_of(live)
+    assert "3,600 100 % 100 % 100 % 100 %" in text_of(live)
     assert "Slots for batch while somebody chats 3" in text_of(browser.get(there))
 
 

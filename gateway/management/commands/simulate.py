@@ -132,7 +132,8 @@ def _numbers(name: str, result: Result) -> dict[str, Any]:
         "jobs_s": dict(
             zip(("median", "p95", "max"), spread(ms for _, ms in result.jobs), strict=True)
         ),
-        "waited": {
+        "marks_s": MARKS_S,
+        "waited": {  # for each mark the part that waited no longer
             service_class.value: _shares(result.waits[service_class])
             for service_class in (INTERACTIVE, BATCH)
         },
@@ -142,10 +143,12 @@ def _numbers(name: str, result: Result) -> dict[str, Any]:
     }
 
 
-def _shares(waits_ms: Sequence[int]) -> list[float]:
-    """Return the part of the requests that waited no longer than each of MARKS_S."""
+def _shares(waits_ms: Sequence[int]) -> list[float] | None:
+    """Return the part that waited no longer than each of MARKS_S; None when nobody came."""
     ordered = sorted(waits_ms)
-    return [bisect_right(ordered, mark * 1000) / max(1, len(ordered)) for mark in MARKS_S]
+    if not ordered:
+        return None
+    return [bisect_right(ordered, mark * 1000) / len(ordered) for mark in MARKS_S]
 
 
 def _printed(rows: Sequence[Row], *, with_jobs: bool) -> Table:
