@@ -43,6 +43,7 @@ ALLOW_EMBEDDED_STORES = env.boolean("ALLOW_EMBEDDED_STORES", default=False)
 GATEWAY_PROCESSES = env.integer("GATEWAY_PROCESSES", 1)
 PORTAL_SOCKET = env.text("PORTAL_SOCKET") or str(stores.run_dir(DATA_DIR) / "portal.sock")
 ENGINE_URL = env.text("ENGINE_URL")
+ENGINE_API_KEY = env.text("ENGINE_API_KEY")  # what that engine asks of its callers
 ENGINE_SLOTS = env.integer("ENGINE_SLOTS", 0)
 ENGINE_KIND = env.text("ENGINE_KIND")
 ENGINE_HOSTS = env.names("ENGINE_HOSTS")
@@ -309,6 +310,7 @@ LANGUAGE_CODE = "en"
 # A language is offered once its texts in locale/ are whole; half a translation helps nobody.
 LANGUAGES = [("en", "English")]
 LOCALE_PATHS = [BASE_DIR / "locale"]
+FORMAT_MODULE_PATH = ["portal.formats"]
 TIME_ZONE = env.text("TIME_ZONE", "UTC")  # the reporting zone of quota days and usage pages
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -22,6 +22,7 @@ DAYS = 60  # minutes are kept two months
 HELD_FOR = 30  # minutes a state must have held to be a day's state
 # Heights of the state band: taller with each step, so that colour is not the only sign.
 DAY_HEIGHTS = {"ok": 8, "busy": 16, "saturated": 26, "overloaded": 32, "down": 32, "unknown": 32}
+NOW_FROM = 92.0  # per cent of the width from which the word now stands
 BAND_HEIGHTS = {"ok": 6, "busy": 14, "saturated": 18, "overloaded": 22, "down": 22, "unknown": 22}
 
 
@@ -176,7 +177,8 @@ def _labels(halves: list[Half], pitch: float) -> tuple[charts.Tick, ...]:
         found = [
             (n, f"{at:%H:%M}") for n, at in enumerate(starts) if at.minute == 0 and at.hour % 6 == 0
         ]
-    return tuple(charts.Tick(round(pitch * (n + 0.5), 2), text) for n, text in found)
+    ticks = (charts.Tick(round(pitch * (n + 0.5), 2), text) for n, text in found)
+    return tuple(tick for tick in ticks if tick.place < NOW_FROM)
 
 
 def days(pool: str, now: dt.datetime) -> list[DayState]:

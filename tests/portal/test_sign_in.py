@@ -11,6 +11,8 @@ from django.core import mail
 from django.core.cache import cache
 from django.test import Client
 
+from portal.templatetags.voice import labels_in_sentence_case, sentence_case
+
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis_url", "gateway")]
 
 LOGIN = "/accounts/login/"
@@ -180,3 +182,17 @@ def test_a_person_switched_off_is_out_at_once(alice: Any, as_user: Any) -> None:
     assert browser.get("/keys/").status_code == 200
     people.set_active(user=alice, is_active=False)
     assert browser.get("/keys/").status_code == 302
+
+
+def test_the_librarys_pages_speak_in_our_voice(client: Client, settings: Any) -> None:
+    """Headings, labels and buttons are sentences; what people typed and names stay."""
+    page = client.get("/accounts/password/reset/").content.decode()
+    assert re.search(r"<h1>\s*Password reset\s*</h1>", page)
+    assert "Reset my password" in page
+
+    settings.OIDC_NAME = "Example University"
+    assert sentence_case("Sign In Via Example University") == "Sign in via Example University"
+    typed = '<label for="a">Key Name</label><input placeholder="Key Name" value="My Laptop">'
+    assert labels_in_sentence_case(typed) == (
+        '<label for="a">Key name</label><input placeholder="Key name" value="My Laptop">'
+    )
