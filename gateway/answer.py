@@ -226,6 +226,12 @@ class Answer:
 def engine_error(answer: Answer) -> GatewayError:
     """Put an engine's own error into our shape, its words kept."""
     message, kind, param = _read_error(answer.take())
+    if answer.status == 401:
+        # Not the client's: its key was good here and goes to no engine.
+        return EngineFailed(
+            "The engine refuses the key it is shown; an administrator has to correct it.",
+            code="engine_key_refused",
+        )
     if answer.status == 404:
         return errors.NotFound(message, code="not_found_at_engine", param=param)
     if answer.status >= 500 and answer.status != 501:

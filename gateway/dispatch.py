@@ -13,6 +13,7 @@ from gateway.core.types import Grant, ServiceClass
 from gateway.intake import Order
 from gateway.upstream import Target
 from quotas.snapshots.directory import ReplicaSnapshot
+from quotas.snapshots.sealed import opened
 
 _STREAMS = frozenset({Kind.CHAT, Kind.COMPLETIONS, Kind.RESPONSES, Kind.MESSAGES})
 PRIORITY_BASE_S = 1 << 32
@@ -54,7 +55,7 @@ def http_request(
     )
     body = fields.build(order.asked, orders)
     lines = [
-        _head(replica.url, order.kind),
+        _head(replica.url, order.kind, opened(config.secret_key, replica.sealed_key)),
         b"x-request-id: " + request_id.encode(),
         b"content-length: %d" % len(body),
     ]
@@ -65,7 +66,7 @@ def http_request(
 
 
 @lru_cache(maxsize=1024)
-def _head(url: str, kind: Kind) -> bytes:
+def _head(url: str, kind: Kind, api_key: str) -> bytes:
     """Return the part of the head that is the same for all requests to one replica and route."""
     target = Target.from_url(url)
     lines = [
@@ -76,6 +77,8 @@ def _head(url: str, kind: Kind) -> bytes:
         "accept-encoding: identity",
         "user-agent: fairway",
     ]
+    if api_key:  # the engine's own; what the client showed stays here
+        lines.append(f"authorization: Bearer {api_key}")
     return "\r\n".join(lines).encode()
 
 

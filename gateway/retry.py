@@ -19,7 +19,7 @@ def is_free(answer: Answer) -> bool:
 
 def is_failure(answer: Answer) -> bool:
     """Did the engine or the way to it break?"""
-    return answer.error is not None or answer.status >= 500
+    return answer.error is not None or answer.status >= 500 or answer.status == 401
 
 
 def is_stranded(story: Story, fleet: Fleet, now: float) -> bool:

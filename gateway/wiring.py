@@ -54,7 +54,8 @@ def make(config: Config) -> Services:
     """Put together everything one gateway process needs."""
     outbox = Outbox(_redis(config))
     ledger = make_ledger(config, outbox)
-    fleet = Fleet(ledger, allowed=allowed_hosts(config.engine_hosts, [config.engine_url]))
+    allowed = allowed_hosts(config.engine_hosts, [config.engine_url])
+    fleet = Fleet(ledger, allowed=allowed, secret_key=config.secret_key)
     writer = FleetWriter(ledger)
 
     def on_fleet(published: snapshots.Fleet) -> None:

@@ -147,10 +147,14 @@ def register_own_engine() -> None:
     """Register the engine named by ENGINE_URL; the demo engine leaves the books."""
     for demo in Replica.objects.filter(name=DEMO_NAME):
         engines.remove(replica=demo)
-    known = Replica.objects.filter(url=engines.check_url(settings.ENGINE_URL)).exists()
+    known = Replica.objects.filter(url=engines.check_url(settings.ENGINE_URL)).first()
     told = bool(settings.ENGINE_SLOTS or settings.ENGINE_KIND)
+    api_key = settings.ENGINE_API_KEY or None
     if known and not told:
-        return  # it may be down just now; that is for the status page to say
+        # It may be down just now; that is for the status page to say.
+        if api_key and engines.api_key_of(known) != api_key:
+            engines.update(replica=known, api_key=api_key)
+        return
     options = ["--json"]
     if settings.ENGINE_SLOTS:
         options += ["--slots", str(settings.ENGINE_SLOTS)]
@@ -158,7 +162,9 @@ def register_own_engine() -> None:
         options += ["--kind", settings.ENGINE_KIND]
     try:
         with Path(os.devnull).open("w") as nowhere:
-            call_command("addengine", settings.ENGINE_URL, *options, stdout=nowhere)
+            call_command(
+                "addengine", settings.ENGINE_URL, *options, stdout=nowhere, shown_key=api_key
+            )
     except CommandError as error:
         raise CommandError(
             f"The engine of ENGINE_URL is not registered: {str(error).partition(' Give ')[0]} "

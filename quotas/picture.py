@@ -223,4 +223,5 @@ def _replica(replica: Replica) -> ReplicaSnapshot:
         state=replica.state,
         card=replica.card.public_id if replica.card else "",
         model=replica.model,
+        sealed_key=replica.sealed_key,
     )

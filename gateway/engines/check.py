@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Any
 
-from gateway.engines.base import Engine, EngineFacts, EngineReading, Health, Pages
+from gateway.engines.base import NO_PAGE, Engine, EngineFacts, EngineReading, Health, Pages
 
 KINDS = {
     "llamacpp": "llama.cpp's server",
@@ -21,6 +22,45 @@ HEALTH_WORDS = {
 }
 
 
+class Trouble(StrEnum):
+    """Why nothing can be registered there."""
+
+    NONE = "none"
+    NOBODY = "nobody"  # nothing listens
+    SILENT = "silent"  # it takes the connection and says nothing
+    NO_KEY = "no_key"  # it asks for a key
+    WRONG_KEY = "wrong_key"  # it refuses the one it was shown
+    NO_ENGINE = "no_engine"  # something answers, but not as an engine does
+    UNWELL = "unwell"
+
+
+TROUBLE_WORDS: dict[Trouble, tuple[str, ...]] = {
+    Trouble.NOBODY: (
+        "Nothing listens at {url}.",
+        "Is the engine started, and is this the address the gateway's machine reaches it by? An "
+        "engine that listens on 127.0.0.1 is heard on its own machine only: start it with --host.",
+    ),
+    Trouble.SILENT: (
+        "Nothing answered at {url} in time.",
+        "Is a firewall in between, is it still starting, or is it busy with a long prompt? "
+        "--timeout SECONDS waits longer.",
+    ),
+    Trouble.NO_KEY: (
+        "{url} asks for a key.",
+        "Say --api-key here and with addengine; the key is then read without being shown. It is "
+        "what the engine was started with (--api-key), no key of Fairway's.",
+    ),
+    Trouble.WRONG_KEY: (
+        "{url} refuses the key it was shown.",
+        "It has to be what the engine was started with (--api-key), no key of Fairway's.",
+    ),
+    Trouble.NO_ENGINE: (
+        "Something answers at {url}, but it is no engine: {models}",
+        "Is this the port of the engine itself, and not of a page, a proxy or Fairway?",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """What was found at an address."""
@@ -30,17 +70,20 @@ class Check:
     facts: EngineFacts
     reading: EngineReading
     advice: tuple[str, ...]
+    trouble: Trouble = Trouble.NONE
+    models: str = ""  # what /v1/models said where it was not a list of models
 
     @property
     def usable(self) -> bool:
-        """Tell whether an engine answers there."""
-        return self.health in (Health.OK, Health.LOADING)
+        """Tell whether an engine answers there that can be registered."""
+        return self.trouble is Trouble.NONE
 
     def as_json(self) -> dict[str, Any]:
         """Return everything for machines; unknown is null."""
         return {
             "url": self.url,
             "health": str(self.health),
+            "trouble": str(self.trouble),
             "facts": asdict(self.facts),
             "reading": asdict(self.reading),
             "advice": list(self.advice),
@@ -48,11 +91,8 @@ class Check:
 
     def lines(self) -> list[str]:
         """Return everything for people, one sentence or figure a line."""
-        if not self.usable and not self.facts.models:
-            return [
-                f"No engine answers at {self.url}.",
-                "Is it started, and is this the address the gateway's machine reaches it by?",
-            ]
+        if words := TROUBLE_WORDS.get(self.trouble):
+            return [line.format(url=self.url, models=self.models) for line in words]
         facts = self.facts
         version = f", version {facts.version}" if facts.version else ""
         return [
@@ -94,10 +134,42 @@ def _known(value: int | None, unit: str = "") -> str:
     return "unknown" if value is None else f"{value}{unit}"
 
 
-def check(url: str, engine: Engine, pages: Pages) -> Check:
+def check(url: str, engine: Engine, pages: Pages, *, key_shown: bool = False) -> Check:
     """Judge the pages an engine answered."""
     facts = engine.facts(pages)
     answers = [pages[path] for path in engine.health_paths if path in pages]
     found = next((answer for answer in answers if answer.status != 404), None)
     health = Health.SILENT if found is None else engine.health(found)
-    return Check(url, health, facts, engine.reading(pages), engine.advice(facts, pages))
+    return Check(
+        url,
+        health,
+        facts,
+        engine.reading(pages),
+        engine.advice(facts, pages),
+        _trouble(health, facts, pages, key_shown=key_shown),
+        _models_words(pages),
+    )
+
+
+def _trouble(health: Health, facts: EngineFacts, pages: Pages, *, key_shown: bool) -> Trouble:
+    answers = list(pages.values())
+    # llama.cpp lists its models to everybody; what it does is told to its callers only.
+    guarded = "/props" if facts.kind == "llamacpp" else "/v1/models"
+    if pages.get(guarded, NO_PAGE).status == 401:
+        return Trouble.WRONG_KEY if key_shown else Trouble.NO_KEY
+    if not any(answer.status for answer in answers):
+        silent = any(answer.timed_out for answer in answers)
+        return Trouble.SILENT if silent else Trouble.NOBODY
+    if facts.kind == "openai" and not facts.models:
+        return Trouble.NO_ENGINE
+    return Trouble.NONE if health in (Health.OK, Health.LOADING) else Trouble.UNWELL
+
+
+def _models_words(pages: Pages) -> str:
+    """Say what /v1/models was instead of a list of models."""
+    page = pages.get("/v1/models", NO_PAGE)
+    if page.body.lstrip()[:1] == b"<":
+        return "it sent a web page for /v1/models."
+    if page.status != 200:
+        return f"it answered {page.status or 'nothing'} for /v1/models."
+    return "its answer for /v1/models lists no models."

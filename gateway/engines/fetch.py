@@ -27,19 +27,26 @@ def client() -> httpx.AsyncClient:
     )
 
 
-async def page(http: httpx.AsyncClient, url: str, path: str, timeout_s: float = TIMEOUT_S) -> Page:
-    """Return one page, whatever goes wrong on the way."""
+async def page(
+    http: httpx.AsyncClient, url: str, path: str, timeout_s: float = TIMEOUT_S, *, api_key: str = ""
+) -> Page:
+    """Return one page, whatever goes wrong on the way; `api_key` is the engine's own."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await _read(http, url.rstrip("/") + path)
+            return await _read(http, url.rstrip("/") + path, bearer(api_key))
     except (TimeoutError, httpx.TimeoutException):
         return Page(status=0, timed_out=True)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
         return Page(status=0)
 
 
-async def _read(http: httpx.AsyncClient, url: str) -> Page:
-    async with http.stream("GET", url) as answer:
+def bearer(api_key: str) -> dict[str, str]:
+    """Return the header that shows an engine its own key."""
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+async def _read(http: httpx.AsyncClient, url: str, headers: dict[str, str]) -> Page:
+    async with http.stream("GET", url, headers=headers) as answer:
         body = bytearray()
         async for chunk in answer.aiter_bytes():
             body += chunk
@@ -54,17 +61,23 @@ async def _read(http: httpx.AsyncClient, url: str) -> Page:
 
 
 async def pages(
-    http: httpx.AsyncClient, url: str, paths: Iterable[str], timeout_s: float = TIMEOUT_S
+    http: httpx.AsyncClient,
+    url: str,
+    paths: Iterable[str],
+    timeout_s: float = TIMEOUT_S,
+    *,
+    api_key: str = "",
 ) -> dict[str, Page]:
     """Return several pages, asked at the same time."""
     wanted = tuple(paths)
-    answers = await asyncio.gather(*(page(http, url, path, timeout_s) for path in wanted))
+    asked = [page(http, url, path, timeout_s, api_key=api_key) for path in wanted]
+    answers = await asyncio.gather(*asked)
     return dict(zip(wanted, answers, strict=True))
 
 
 async def detect(
-    http: httpx.AsyncClient, url: str, timeout_s: float = 5.0
+    http: httpx.AsyncClient, url: str, timeout_s: float = 5.0, *, api_key: str = ""
 ) -> tuple[Engine, dict[str, Page]]:
     """Ask an engine for everything it may reveal and return its adapter with the pages."""
-    found = await pages(http, url, DETECT_PATHS, timeout_s)
+    found = await pages(http, url, DETECT_PATHS, timeout_s, api_key=api_key)
     return recognise(found), found

@@ -3,7 +3,8 @@
 Rule 1: every change of state is a row of NEXT; what has no row changes nothing.
 Rule 2: no clock. The caller hands in the time, in seconds of any steady clock.
 Rule 3: only failures of the engine or of the way to it count. "Busy" (429, 503) is no failure, and
-a client's mistake (4xx) is a success of the engine.
+a client's mistake (4xx) is a success of the engine. But 401 is nobody's but ours: a client's key
+goes to no engine, so it speaks of the engine's own.
 
     closed --5 failures in a row--> open --10 s, 20 s … 120 s--> half open --success--> closed
                                      ^                              |
@@ -39,6 +40,7 @@ class Event(StrEnum):
     SUCCESS = "success"  # the engine answered, if only that the request was wrong
     UNREACHABLE = "unreachable"  # connect error, or reset before the first byte
     FAILURE = "failure"  # 5xx other than 503, broken stream
+    KEY_REFUSED = "key_refused"  # 401: it asks for a key we have not got, or another one
     STALLED = "stalled"  # work in progress and no progress
     PROGRESS = "progress"  # bytes or counters moved
     PROBE_GOOD = "probe_good"
@@ -115,6 +117,7 @@ NEXT: Mapping[tuple[State, Event], Step] = {
     (State.CLOSED, Event.SUCCESS): _forgive,
     (State.CLOSED, Event.UNREACHABLE): _count,
     (State.CLOSED, Event.FAILURE): _count,
+    (State.CLOSED, Event.KEY_REFUSED): _count,
     (State.CLOSED, Event.STALLED): _open,
     (State.OPEN, Event.SUCCESS): _forgive,
     (State.OPEN, Event.PROGRESS): _if_stalled,
@@ -123,6 +126,7 @@ NEXT: Mapping[tuple[State, Event], Step] = {
     (State.HALF_OPEN, Event.SUCCESS): _close,
     (State.HALF_OPEN, Event.UNREACHABLE): _reopen,
     (State.HALF_OPEN, Event.FAILURE): _reopen,
+    (State.HALF_OPEN, Event.KEY_REFUSED): _reopen,
     (State.HALF_OPEN, Event.STALLED): _reopen,
     (State.HALF_OPEN, Event.PROGRESS): _if_stalled,
     (State.HALF_OPEN, Event.PROBE_GOOD): _probe_good,
@@ -134,4 +138,6 @@ def of_status(status: int) -> Event | None:
     """Return what an HTTP status says about the replica; None for busy, which says nothing."""
     if status in (429, 503):
         return None
+    if status == 401:
+        return Event.KEY_REFUSED
     return Event.FAILURE if status >= 500 else Event.SUCCESS

@@ -30,6 +30,7 @@ from quotas.snapshots.directory import Fleet as FleetSnapshot
 from quotas.snapshots.directory import ReplicaSnapshot
 from quotas.snapshots.live import EngineLive
 from quotas.snapshots.measured import Measured
+from quotas.snapshots.sealed import opened
 
 log = logging.getLogger("fairway.fleet")
 
@@ -47,12 +48,14 @@ class Fleet:
         ledger: Ledger,
         *,
         allowed: AllowedHosts | None = None,
+        secret_key: str = "",
         interval_s: float = INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.ledger = ledger
         self._allowed = allowed  # None: every address was checked by whoever registered it
+        self._secret_key = secret_key  # opens the keys that engines ask for
         self._interval_s = interval_s
         self._clock = clock
         self._wall = wall
@@ -241,12 +244,13 @@ class Fleet:
         paths = [path for path in engine.reading_paths if replica.absent.get(path, 0.0) <= now_s]
         if not paths:
             return
-        answers = await fetch.pages(self._client(), replica.snapshot.url, paths, TIMEOUT_S)
+        answers = await self._pages(replica, paths)
         missing = [path for path, answer in answers.items() if answer.status == 404]
         replica.absent.update(dict.fromkeys(missing, now_s + ABSENT_S))
         if any(answer.timed_out for answer in answers.values()):
             replica.metrics_silent = True
             return
+        self._note_key(replica, answers)
         if not any(answer.ok for answer in answers.values()):
             replica.metrics_silent = False
             return
@@ -255,14 +259,28 @@ class Fleet:
             log.warning("%s was restarted", replica.snapshot.name)
 
     async def _facts(self, replica: Replica, engine: Engine) -> None:
-        answers = await fetch.pages(
-            self._client(), replica.snapshot.url, engine.facts_paths, TIMEOUT_S
-        )
+        answers = await self._pages(replica, engine.facts_paths)
         if not any(answer.timed_out for answer in answers.values()):
+            self._note_key(replica, answers)
             replica.learned(engine.facts(answers))
 
+    def _note_key(self, replica: Replica, answers: Mapping[str, Page]) -> None:
+        before = bool(replica.key_refused_on)
+        replica.key_refused_on -= {path for path, answer in answers.items() if answer.ok}
+        replica.key_refused_on |= {p for p, answer in answers.items() if answer.status == 401}
+        if replica.key_refused_on and not before:
+            log.error("%s asks for a key it was not shown", replica.snapshot.name)
+
+    async def _pages(self, replica: Replica, paths: Iterable[str]) -> dict[str, Page]:
+        url, key = replica.snapshot.url, self._key_of(replica)
+        return await fetch.pages(self._client(), url, paths, TIMEOUT_S, api_key=key)
+
     async def _page(self, replica: Replica, path: str) -> Page:
-        return await fetch.page(self._client(), replica.snapshot.url, path, TIMEOUT_S)
+        url, key = replica.snapshot.url, self._key_of(replica)
+        return await fetch.page(self._client(), url, path, TIMEOUT_S, api_key=key)
+
+    def _key_of(self, replica: Replica) -> str:
+        return opened(self._secret_key, replica.snapshot.sealed_key)
 
     async def _refused(self, url: str) -> str:
         """Return why the address may not be used now: a name may lead elsewhere than before."""
@@ -297,4 +315,5 @@ class Fleet:
 
 def _moved(old: ReplicaSnapshot, new: ReplicaSnapshot) -> bool:
     """Tell whether the replica is another server now, of which nothing is known yet."""
-    return (old.url, old.kind, old.pool) != (new.url, new.kind, new.pool)
+    was = (old.url, old.kind, old.pool, old.sealed_key)
+    return was != (new.url, new.kind, new.pool, new.sealed_key)

@@ -58,6 +58,7 @@ class Replica:
         self.hold: tuple[float, str] | None = None  # until when (Unix seconds) and why
         self.foreign: int | None = None  # requests in the engine that are not ours
         self.refused_address = ""
+        self.key_refused_on: set[str] = set()  # pages that said 401
         self.pace = Pace()
         self.measured: Measured | None = None
         self._progress: tuple[int | None, float] = (None, 0.0)
@@ -246,10 +247,19 @@ class Replica:
         """Say in plain words what is wrong, or nothing."""
         breaker = self.breaker.at(now_s)
         stalled = breaker.cause is Event.STALLED
+        keyless = breaker.cause is Event.KEY_REFUSED
         cases = (
             (self.refused_address, self.refused_address),
+            (
+                bool(self.key_refused_on) or (breaker.state is not State.CLOSED and keyless),
+                "It asks for a key of its own: enter the right one where it is registered.",
+            ),
             (self.reading.sleeping is True, "The engine sleeps and would answer nobody."),
             (self.hold is not None, self.hold[1] if self.hold else ""),
+            (
+                breaker.state is State.HALF_OPEN and self.activity.in_flight == 0,
+                f"It {'made no progress' if stalled else 'failed'}; the next request tries it.",
+            ),
             (
                 breaker.state is not State.CLOSED and stalled,
                 "It holds requests but makes no progress; it gets no new work.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -41,6 +41,7 @@ class Target:
     url: str
     model: str
     engine: Engine
+    api_key: str = field(default="", repr=False)  # the engine's own
 
 
 OnSample = Callable[[Sample, int, int], Awaitable[None]]  # the sample, steps done, steps in all
@@ -73,6 +74,7 @@ class Drive:
             timeout=httpx.Timeout(REQUEST_S, connect=5.0),
             trust_env=False,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            headers=fetch.bearer(target.api_key),
         )
 
     async def run(self, on_sample: OnSample) -> None:
@@ -99,9 +101,10 @@ class Drive:
 
     async def reading(self) -> EngineReading:
         """Ask the engine for its numbers; while it reads a long prompt it may not answer."""
-        engine = self._target.engine
-        pages = await fetch.pages(self._pages, self._target.url, engine.reading_paths, READING_S)
-        return engine.reading(pages)
+        target = self._target
+        paths = target.engine.reading_paths
+        pages = await fetch.pages(self._pages, target.url, paths, READING_S, api_key=target.api_key)
+        return target.engine.reading(pages)
 
     async def idle(self, when: str) -> EngineReading:
         """Return the engine's numbers once it says that nothing runs or waits in it."""

@@ -35,6 +35,7 @@ class Subject:
     card: str = ""
     sharing_mode: str = ""
     beside: Mapping[str, str] = field(default_factory=dict)  # replica id -> name, same card
+    api_key: str = field(default="", repr=False)  # the engine's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,10 @@ class Session:
             await self._record.began(asdict(plan), marks, digest(marks), total, length_s)
             await self._hold.drained()
             target = Target(
-                self._subject.url, self._subject.model or facts.model or "", adapter(facts.kind)
+                self._subject.url,
+                self._subject.model or facts.model or "",
+                adapter(facts.kind),
+                self._subject.api_key,
             )
             drive = Drive(target, plan, stop=self._stop, check_hold=self._hold.check)
             await drive.run(self._sampled)
@@ -142,6 +146,7 @@ class Session:
                 self._subject.url,
                 {*engine.facts_paths, *engine.health_paths, *engine.reading_paths},
                 timeout_s=10.0,
+                api_key=self._subject.api_key,
             )
         found = check(self._subject.url, engine, pages)
         if found.health is not Health.OK:

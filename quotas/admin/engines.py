@@ -12,6 +12,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldBooleanSwitchWidget
 
 from quotas import tasks
 from quotas.admin.base import BooksAdmin, action, display
@@ -20,7 +21,20 @@ from quotas.services import capacity, engines
 
 
 class ReplicaForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Checks the address as the command does."""
+    """Checks the address as the command does; a key is taken and never shown."""
+
+    api_key = forms.CharField(
+        required=False,
+        label="its own key",
+        max_length=512,
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+        help_text="Only for an engine that was started with --api-key. It is kept sealed, sent to "
+        "this engine only and never shown again. Empty: the key it has stays. Another host in the "
+        "address forgets it.",
+    )
+    forget_api_key = forms.BooleanField(
+        required=False, label="forget its key", widget=UnfoldBooleanSwitchWidget()
+    )
 
     class Meta:
         model = Replica
@@ -28,6 +42,18 @@ class ReplicaForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def clean_url(self) -> str:
         return engines.check_url(self.cleaned_data["url"])
+
+    def _post_clean(self) -> None:
+        """Put the key in its place once the other fields are on the replica."""
+        before = self.instance.url
+        super()._post_clean()
+        given = self.cleaned_data.get("api_key") or None
+        if given is None and self.cleaned_data.get("forget_api_key"):
+            given = ""
+        try:
+            engines.set_api_key(self.instance, given, moved_from=before)
+        except ValidationError as error:
+            self.add_error(None, error)
 
 
 class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -55,7 +81,7 @@ class ReplicaAdmin(BooksAdmin[Replica]):
     list_select_related = ["pool", "card"]
     search_fields = ["name", "url", "public_id", "pool__name"]
     autocomplete_fields = ["pool", "card"]
-    readonly_fields = ["public_id", "added_at"]
+    readonly_fields = ["key_set_at", "public_id", "added_at"]
     actions = ["drain", "activate", "disable", "measure", "measure_quickly", "measure_later"]
 
     @display(

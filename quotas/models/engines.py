@@ -85,7 +85,7 @@ class Pool(models.Model):
         return self.name
 
 
-@audited()
+@audited("sealed_key")
 class Replica(models.Model):
     """One engine server holding one model."""
 
@@ -124,6 +124,11 @@ class Replica(models.Model):
     )
     memory_mib = models.PositiveIntegerField(
         null=True, blank=True, help_text="Card memory it needs in MiB; empty: unknown."
+    )
+    # The key it asks of its callers, sealed; the audit trail has the day it was entered instead.
+    sealed_key = models.TextField(blank=True, default="", editable=False)
+    key_set_at = models.DateTimeField(
+        null=True, blank=True, editable=False, verbose_name="key entered"
     )
     added_at = models.DateTimeField(auto_now_add=True)
 

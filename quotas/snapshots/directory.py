@@ -78,6 +78,7 @@ class ReplicaSnapshot:
     state: str  # active, draining, disabled
     card: str = ""
     model: str = ""  # the engine's own name of the model; "" = same as the pool
+    sealed_key: str = ""  # the key it asks of its callers (quotas.snapshots.sealed); "" = none
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.rig import engine_script as pages
-from tests.rig.engine_answer import Answer, Cut, Request
+from tests.rig.engine_answer import NO_KEY, Answer, Cut, Request
 from tests.rig.engine_script import Counters, Script
 
 MARK = re.compile(r"\[mark:([^\]]+)\]")
@@ -168,7 +168,7 @@ class Engine:
     ) -> tuple[bool, bytes]:
         """Answer one request; say whether the connection goes on, and with which byte."""
         if request.path not in GENERATING:
-            await self._page(request.path, writer)
+            await self._page(request, writer)
             return True, b""
         with suppress(ValueError):
             found = json.loads(request.raw)
@@ -216,10 +216,12 @@ class Engine:
             return keep, await caller
         return keep, b""
 
-    async def _page(self, path: str, writer: asyncio.StreamWriter) -> None:
-        script, llama = self.script, self.script.kind == "llamacpp"
+    async def _page(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        script, llama, path = self.script, self.script.kind == "llamacpp", request.path
         status, kind, body = 404, "application/json", b'{"detail":"Not Found"}'
-        if path == "/health":
+        if not (pages.is_open(script, path) or request.shows(script.api_key)):
+            status, body = 401, NO_KEY
+        elif path == "/health":
             status, body = await self._health(llama)
         elif path == "/metrics" and script.metrics != "missing":
             if script.metrics == "hang":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.rig.engine import Engine
 
 BUSY = b'{"error":{"message":"engine is currently busy","type":"Service Unavailable","code":503}}'
+NO_KEY = b'{"error":{"message":"Invalid API Key","type":"authentication_error","code":401}}'
 BROKEN = {"error": {"message": "told to break", "type": "InternalServerError", "code": 500}}
 
 
@@ -44,6 +45,10 @@ class Request:
     sent_bytes: int = 0
     last_sent_s: float = 0.0  # when the last bytes of the body so far were written
 
+    def shows(self, api_key: str) -> bool:
+        """Answer whether it carries the key, where one is asked for."""
+        return not api_key or ("authorization", f"Bearer {api_key}") in self.headers
+
 
 class Answer:
     """The answer to one request."""
@@ -64,6 +69,8 @@ class Answer:
         script, engine = self.script, self.engine
         if script.die:
             os._exit(9)
+        if not self.request.shows(script.api_key):
+            return await self._whole(401, NO_KEY)
         if engine.refuses(script):
             text = script.fail_body or json.dumps({"error": {"message": "told to fail"}})
             return await self._whole(script.fail_status, text.encode())

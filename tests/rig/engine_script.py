@@ -51,6 +51,7 @@ class Script:
     close_after_stream: bool = False  # as llama.cpp does, unannounced
     health: str = "ok"  # ok, loading, error, hang
     health_delay_s: float = 0.0
+    api_key: str = ""  # what callers must show; like the real ones it shows some pages to anybody
     metrics: str = "own"  # own, old, html, huge, empty, nan, hang, missing
     rules: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -123,6 +124,13 @@ def usage(script: Script, prompt: int, completion: int) -> dict[str, Any]:
     if script.reasoning_tokens is not None:
         found["completion_tokens_details"] = {"reasoning_tokens": script.reasoning_tokens}
     return found
+
+
+def is_open(script: Script, path: str) -> bool:
+    """Answer whether a page needs no key: vLLM guards /v1 alone, llama.cpp all but two."""
+    if script.kind == "llamacpp":
+        return path in ("/health", "/v1/models")
+    return not path.startswith("/v1/")
 
 
 def models_page(script: Script) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from gateway.measure.hold import GatewayHold, NoHold
 from gateway.measure.report import PointReport, Report, Sample
 from gateway.measure.session import Session, Subject, Wishes
 from quotas.models import CapacityRun, Replica
-from quotas.services import announced, capacity
+from quotas.services import announced, capacity, engines
 from quotas.snapshots.credentials import Credential, sign
 
 STOP_POLL_S = 1.0
@@ -236,6 +236,7 @@ def _subject(replica: Replica) -> Subject:
         card=f"{card.name} {card.profile}".strip() if card else "",
         sharing_mode=card.sharing_mode if card else "",
         beside={other.public_id: other.name for other in beside},
+        api_key=engines.api_key_of(replica),
     )
 
 

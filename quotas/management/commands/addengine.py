@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
-from typing import Any
+import sys
+from typing import Any, ClassVar
 
 from django.core.management import call_command, get_commands
 from django.core.management.base import CommandError, CommandParser
@@ -16,6 +18,7 @@ from quotas.services import engines
 
 class Command(BooksCommand):
     help = "Registers an engine replica, or changes the one at that address."
+    stealth_options: ClassVar[tuple[str, ...]] = ("shown_key",)
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -29,12 +32,20 @@ class Command(BooksCommand):
         parser.add_argument("--engine-model", default="", help="the engine's own model name")
         parser.add_argument("--prefill-budget", type=int, metavar="TOKENS")
         parser.add_argument("--takes-priority", action="store_true")
+        parser.add_argument(
+            "--api-key",
+            action="store_true",
+            help="ask for the key the engine was started with, or read it from standard input",
+        )
         parser.add_argument("--card", default="", help="the card it is on; made if missing")
 
     def handle(self, **options: Any) -> None:
         found: dict[str, Any] = {}
+        api_key: str | None = options.get("shown_key")  # None: the one it has stays
+        if options["api_key"]:
+            api_key = _typed_key()
         if not (options["pool"] and options["kind"] and options["slots"]):
-            found = _ask(options["url"])
+            found = _ask(options["url"], api_key)
         pool = options["pool"] or found.get("model")
         kind = options["kind"] or found.get("kind")
         slots = options["slots"] or found.get("slots")
@@ -54,6 +65,7 @@ class Command(BooksCommand):
                 card=options["card"],
                 model=options["engine_model"] or found.get("model") or "",
                 context=found.get("context"),
+                api_key=api_key,
             )
         fields = {
             "replica_id": replica.public_id,
@@ -64,11 +76,19 @@ class Command(BooksCommand):
             "slots": replica.slots,
             "prefill_budget": replica.prefill_budget,
             "state": replica.state,
+            "has_key": bool(replica.sealed_key),
         }
         self.show(fields, as_json=options["json"], title="Registered; in use within 5 seconds")
 
 
-def _ask(url: str) -> dict[str, Any]:
+def _typed_key() -> str:
+    """Read a key without showing it; it stands in no command line and no list of processes."""
+    if sys.stdin.isatty():
+        return getpass.getpass("The engine's own key: ").strip()
+    return sys.stdin.readline().strip()
+
+
+def _ask(url: str, api_key: str | None) -> dict[str, Any]:
     """Let the gateway's own command look at the engine; {} when it cannot tell."""
     if "checkengine" not in get_commands():
         return {}
@@ -76,7 +96,7 @@ def _ask(url: str) -> dict[str, Any]:
         url = engines.check_url(url)
     out = io.StringIO()
     try:
-        call_command("checkengine", url, "--json", stdout=out)
+        call_command("checkengine", url, "--json", stdout=out, shown_key=api_key)
     except CommandError as error:
         raise CommandError(
             f"{error} Give --model, --kind and --slots to register it anyway."

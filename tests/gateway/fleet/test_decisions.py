@@ -91,16 +91,20 @@ def test_a_success_in_between_keeps_it_closed() -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_busy_and_refusals_never_open_it(seed: int) -> None:
     """
-    However many 429, 503 and 4xx come, with too few failures in between, the breaker stays closed.
+    However many 429, 503 and 4xx come, with too few failures in between, the breaker stays closed;
+    but for 401, which speaks of our own key and opens it as any failure does.
     """
     dice, breaker, in_a_row = random.Random(seed), Breaker(), 0
     for step in range(1000):
         failing = dice.random() < 0.3 and in_a_row < FAILURES_TO_OPEN - 1
-        event = of_status(500 if failing else dice.choice((200, 400, 401, 404, 413, 422, 429, 503)))
+        event = of_status(500 if failing else dice.choice((200, 400, 403, 404, 413, 422, 429, 503)))
         if event is not None:
             in_a_row = in_a_row + 1 if event is Event.FAILURE else 0
             breaker = breaker.after(event, float(step))
         assert breaker.state is State.CLOSED
+    for _ in range(FAILURES_TO_OPEN):
+        breaker = breaker.after(of_status(401) or Event.SUCCESS, 1000.0)
+    assert (breaker.state, breaker.cause) == (State.OPEN, Event.KEY_REFUSED)
 
 
 @pytest.mark.parametrize(("cause", "closes"), [(Event.UNREACHABLE, True), (Event.FAILURE, False)])
