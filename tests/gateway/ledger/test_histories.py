@@ -27,7 +27,7 @@ SHORT = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,
 )
-LONG = settings(SHORT, max_examples=400, derandomize=False)
+LONG = settings(SHORT, max_examples=200, derandomize=False)
 
 
 def both_agree(url: str, seed: int, sizes: Sizes, steps: int = 60) -> None:
