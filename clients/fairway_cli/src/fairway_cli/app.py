@@ -43,8 +43,7 @@ def server() -> Iterator[Api]:
     try:
         yield api
     except ApiProblem as problem:
-        err.print(f"[red]{escape(str(problem))}[/red]")
-        show.problems(err, problem.details)
+        show.refusal(err, str(problem), problem.details)
         raise typer.Exit(AWAY if problem.status >= 500 else FAILED) from None
     except Unreachable as problem:
         err.print(f"[red]{escape(str(problem))}[/red]")
@@ -135,6 +134,8 @@ def _watch(api: Api, batch: dict[str, Any], as_json: bool) -> None:
         show.next_steps(err, batch["id"])
         raise typer.Exit(LEFT) from None
     _tell(batch, as_json)
+    if not as_json and (batch.get("output_file_id") or batch.get("error_file_id")):
+        show.next_steps(out, batch["id"], has_ended=True)
     if batch["status"] != "completed" or show.counts(batch)[1]:
         raise typer.Exit(FAILED)
 
@@ -207,7 +208,8 @@ def _save(api: Api, path: str, target: Path) -> bool:
         part.unlink()
         return False
     part.replace(target)
-    out.print(f"{lines:,} lines in {escape(str(target))}")
+    noun = "line" if lines == 1 else "lines"
+    out.print(f"{lines:,} {noun} in {escape(str(target))}", soft_wrap=True)
     return True
 
 

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+SOON_S = 600  # nearer than this seconds matter
 WORDS = {
     "validating": "waits for its turn",
     "in_progress": "in progress",
@@ -26,8 +27,10 @@ def clock(seconds: int | None) -> str:
     if seconds is None:
         return "unknown"
     then = dt.datetime.fromtimestamp(seconds, tz=dt.UTC).astimezone()
-    days = (then.date() - dt.datetime.now(tz=dt.UTC).astimezone().date()).days
-    return f"{then:%H:%M}" if days == 0 else f"{then:%a %d %b, %H:%M}"
+    now = dt.datetime.now(tz=dt.UTC).astimezone()
+    if abs((then - now).total_seconds()) < SOON_S:
+        return f"{then:%H:%M:%S}"
+    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%a %d %b, %H:%M}"
 
 
 def counts(batch: dict[str, Any]) -> tuple[int, int, int]:
@@ -66,7 +69,7 @@ def sentence(batch: dict[str, Any]) -> str:
     if batch.get("estimated_completion_at"):
         parts.append(f"ends about {clock(batch['estimated_completion_at'])}")
     if batch.get("queue_position"):
-        parts.append(f"place {batch['queue_position']}")
+        parts.append(f"place {batch['queue_position']} in the queue")
     why = batch.get("why_it_waits")
     if isinstance(why, dict) and why.get("message"):
         parts.append(escape(str(why["message"])))
@@ -88,10 +91,19 @@ def summary(console: Console, batch: dict[str, Any]) -> None:
         console.print(f"  [red]{escape(str(error.get('message')))}[/red]")
 
 
-def next_steps(console: Console, batch_id: str) -> None:
-    """Say how to go on with a batch that runs."""
-    console.print(f"[dim]fairway watch {batch_id}   follows it[/dim]", soft_wrap=True)
+def next_steps(console: Console, batch_id: str, *, has_ended: bool = False) -> None:
+    """Say how to go on with a batch."""
+    if not has_ended:
+        console.print(f"[dim]fairway watch {batch_id}   follows it[/dim]", soft_wrap=True)
     console.print(f"[dim]fairway fetch {batch_id}   gets the results[/dim]", soft_wrap=True)
+
+
+def refusal(console: Console, message: str, details: object) -> None:
+    """Print why a server said no; what stands in the table is not said twice."""
+    if isinstance(details, list) and details:
+        message = message.partition(": ")[0] + ":"
+    console.print(f"[red]{escape(message)}[/red]")
+    problems(console, details)
 
 
 def problems(console: Console, details: object) -> None:
