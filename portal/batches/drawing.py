@@ -68,6 +68,11 @@ class Chart:
     until: dt.datetime
 
     @property
+    def is_short(self) -> bool:
+        """Tell whether minutes are too coarse to mark the axis with."""
+        return self.until - self.since < dt.timedelta(minutes=5)
+
+    @property
     def middle(self) -> dt.datetime:
         """Return the time in the middle."""
         return self.since + (self.until - self.since) / 2

@@ -26,6 +26,7 @@ from quotas.snapshots.live import Live
 SPREAD = (0.75, 1.4)  # how much sooner or later than said it may well be
 OWN_RATE_FROM_LINES = 8
 OWN_RATE_S = 600.0
+SHORT_S = 600.0
 Asked = Sequence[tuple[int | None, int]]  # the longest answer lines ask for, and how many do
 
 
@@ -98,6 +99,18 @@ class Estimate:
     prompt_tokens: int
     output_tokens: int | None
     fits_window: bool | None
+
+    @property
+    def is_short(self) -> bool:
+        """Tell whether it takes so little that clock times of start and end look the same."""
+        return self.takes_s is not None and self.takes_s < SHORT_S
+
+    @property
+    def takes_s(self) -> float | None:
+        """Return how long it takes from its start."""
+        if self.start_at is None or self.end_at is None:
+            return None
+        return (self.end_at - self.start_at).total_seconds()
 
 
 def of_file(file: StoredFile, key: ApiKey, window: dt.timedelta) -> Estimate:

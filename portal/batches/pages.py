@@ -88,8 +88,13 @@ def _row(job: BatchJob) -> dict[str, Any]:
         "gauge": drawing.gauge(job.total, job.completed, job.failed, sent),
         "now": now,
         "state": _badge(job),
-        "ended_at": job.completed_at or job.cancelled_at or job.expired_at or job.failed_at,
+        "ended_at": _ended_at(job),
+        "silent_since": ending.silent_since(job),
     }
+
+
+def _ended_at(job: BatchJob) -> dt.datetime | None:
+    return job.completed_at or job.cancelled_at or job.expired_at or job.failed_at
 
 
 def _badge(job: BatchJob) -> str:
@@ -190,6 +195,7 @@ def detail(request: HttpRequest, batch_id: str) -> HttpResponse:
         and job.completed < job.total
         and job.input_file is not None,
         "not_done": job.total - job.completed,
+        "ended_at": _ended_at(job),
     }
     return render(request, "batches/detail.html", context)
 

@@ -95,9 +95,11 @@ def seconds(milliseconds: float | None) -> float | None:
 
 
 @register.filter
-def clock_time(then: datetime | None) -> str:
-    """Return hh:mm in the reader's zone."""
-    return "never" if then is None else f"{timezone.localtime(then):%H:%M}"
+def clock_time(then: datetime | None, with_seconds: bool = False) -> str:
+    """Return hh:mm in the reader's zone, with seconds if wanted."""
+    if then is None:
+        return "never"
+    return f"{timezone.localtime(then):{'%H:%M:%S' if with_seconds else '%H:%M'}}"
 
 
 @register.filter
