@@ -125,6 +125,19 @@ def check(seed: int) -> None:
         assert json.loads(raw)["custom_id"] == one.custom_id
 
 
+@pytest.mark.long
+def test_a_custom_id_is_known_again_fifty_thousand_lines_later() -> None:
+    """However far apart two lines are, the second with a custom_id is refused by its number."""
+    many = Limits(lines=50_002, size=10**9, line_size=16_384)
+    reader = LineReader(many)
+    for number in range(50_000):
+        reader.feed(good(number)[0] + b"\n")
+    reader.feed(good(0)[0])
+    reader.finish()
+
+    assert [(p.line, p.code) for p in reader.problems] == [(50_001, "duplicate_custom_id")]
+
+
 def test_more_lines_than_allowed_are_refused_by_number() -> None:
     """The first line too many is named; the file is never cut silently."""
     content = b"\n".join(good(number)[0] for number in range(LIMITS.lines + 2))
