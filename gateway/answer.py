@@ -49,10 +49,10 @@ class Answer:
     """Receives one call's answer; the line to the client takes it out again."""
 
     __slots__ = (
-        "_buffers", "_chunks", "_decoder", "_drop_usage", "_keep_chunks", "_kind", "_names_tier",
-        "_owner", "_reader", "_size", "activity", "call", "ended", "error", "first_content_s",
-        "headers", "is_asked_to_stream", "is_stream", "last_live_s", "loop", "passed", "started_s",
-        "status", "usage",
+        "_buffers", "_chunks", "_counts", "_decoder", "_drop_usage", "_keep_chunks",
+        "_kind", "_names_tier", "_owner", "_reader", "_size", "activity", "call", "ended", "error",
+        "first_content_s", "headers", "is_asked_to_stream", "is_stream", "last_live_s", "loop",
+        "passed", "started_s", "status", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Answer:
         keep_chunks: bool,
         streams: bool,
         names_tier: str,
+        counts: tuple[bool, bool] = (False, False),
     ) -> None:
         self.call: Call | None = None
         self.status = 0  # 0: no head yet
@@ -87,6 +88,7 @@ class Answer:
         self._drop_usage = drop_usage
         self._keep_chunks = keep_chunks
         self._names_tier = names_tier
+        self._counts = counts  # along, and each choice apart (usage_reader)
         self._chunks: list[bytes] = []
         self._size = 0
         self._reader: StreamReader | PlainReader | None = None
@@ -113,6 +115,8 @@ class Answer:
                 drop_usage=self._drop_usage,
                 keep_chunks=self._keep_chunks,
                 names_tier=self._names_tier,
+                counts_along=self._counts[0],
+                counts_apart=self._counts[1],
             )
         else:
             self._reader = PlainReader(self._names_tier)

@@ -31,6 +31,12 @@ def must_assemble(order: Order, replica: ReplicaSnapshot) -> bool:
     return replica.kind == "llamacpp" and not order.asked.stream and order.kind in _STREAMS
 
 
+def counts(order: Order, replica: ReplicaSnapshot | None) -> tuple[bool, bool]:
+    """Does the engine count tokens along, in each event; and each choice apart, at its end?"""
+    kind = replica.kind if replica is not None else ""
+    return kind == "vllm", kind == "llamacpp" and order.asked.weight > 1
+
+
 def target_of(replica: ReplicaSnapshot) -> Target:
     """Return where the replica listens; llama.cpp closes after each stream without saying so."""
     return Target.from_url(replica.url, reuse=replica.kind != "llamacpp")
@@ -49,9 +55,10 @@ def http_request(
     orders = Orders(
         model=replica.model or order.pool.name,
         stream=order.asked.stream or must_assemble(order, replica),
-        max_tokens=order.most_output,
+        max_tokens=_most_output(order, replica),
         priority=_priority(order, grant, replica),
         cache_salt=_salt(order, config) if replica.kind == "vllm" else None,
+        counts_along=counts(order, replica)[0],
     )
     body = fields.build(order.asked, orders)
     lines = [
@@ -80,6 +87,17 @@ def _head(url: str, kind: Kind, api_key: str) -> bytes:
     if api_key:  # the engine's own; what the client showed stays here
         lines.append(f"authorization: Bearer {api_key}")
     return "\r\n".join(lines).encode()
+
+
+def _most_output(order: Order, replica: ReplicaSnapshot) -> int | None:
+    """Return the longest answer, for clients that name none; None where the engine bounds it.
+
+    Where nothing but the context binds, most engines take what the prompt leaves of it, and would
+    refuse more than that. llama.cpp would take it for endless.
+    """
+    if order.most_output == order.pool.context and replica.kind != "llamacpp":
+        return None
+    return order.most_output
 
 
 def _priority(order: Order, grant: Grant, replica: ReplicaSnapshot) -> int | None:

@@ -67,14 +67,14 @@ class Story:
         return self.order.prompt_tokens if self._engine_worked() else 0
 
     def completion_tokens(self) -> int:
-        """Return the engine's count, or how many pieces of content came."""
+        """Return the engine's count, or as many tokens as came."""
         if self.answer is None:
             return 0
         usage = self.answer.usage
         if usage.completion_tokens is None:
-            return usage.content_events
+            return usage.relayed
         if self.order.asked.weight > 1:
-            # llama.cpp tells the tokens of one choice where there are several.
+            # llama.cpp tells them choice by choice, so one that was cut may have told of some.
             return max(usage.completion_tokens, usage.content_events)
         return usage.completion_tokens
 

@@ -186,6 +186,7 @@ class Request:
             keep_chunks=assembles,
             streams=order.asked.stream or assembles,
             names_tier="" if assembles else order.names_tier,
+            counts=dispatch.counts(order, replica),
         )
         if replica is None:  # taken out of the books a moment ago
             answer.lost(ConnectFailed("the replica was removed"))

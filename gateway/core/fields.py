@@ -221,6 +221,7 @@ class Orders(NamedTuple):
     max_tokens: int | None = None  # set when the client gave none and a limit stands
     priority: int | None = None
     cache_salt: str | None = None
+    counts_along: bool = False  # the engine can tell in each event what it has written so far
 
 
 def build(asked: Asked, orders: Orders) -> bytes:
@@ -230,7 +231,10 @@ def build(asked: Asked, orders: Orders) -> bytes:
     if asked.kind in GENERATES:
         fields["stream"] = orders.stream
         if orders.stream and asked.kind in TELLS_USAGE_ON_DEMAND:
-            fields["stream_options"] = {"include_usage": True}
+            options = {"include_usage": True}
+            if orders.counts_along:
+                options["continuous_usage_stats"] = True
+            fields["stream_options"] = options
         if orders.max_tokens is not None and asked.max_tokens is None:
             fields[_MAX_TOKENS_FIELDS[asked.kind][-1]] = orders.max_tokens
     if orders.priority is not None:

@@ -1,7 +1,7 @@
 """Reads usage, finish reasons and errors out of an engine's answer while it passes by.
 
 Rule 1: reading never delays or changes a byte; only the one usage chunk that we asked for and the
-client did not may be taken out.
+client did not may be taken out, and so may the count so far that vLLM writes into each event.
 Rule 2: an unknown number stays None; a chunk is not a token, it only stands for one when the
 engine never told its count.
 Rule 3: a stream is whole only with a finish reason and without an error; `[DONE]` proves nothing.
@@ -27,6 +27,8 @@ READ_LIMIT = 16 * 1024 * 1024
 # Of a long plain answer (embeddings) only both ends are kept: usage stands in one of them.
 PLAIN_KEEP = 1024 * 1024
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
+# As a member of an object; inside a text its quotes would be escaped.
+_USAGE_MEMBER = re.compile(rb',\s*"usage"\s*:\s*\{(?:[^{}]|\{[^{}]*\})*\}')
 
 _ENDED_WELL = frozenset({"completed", "incomplete"})
 
@@ -44,6 +46,12 @@ class Usage:
     error_message: str = ""
     content_events: int = 0  # events that carried text, tool calls or reasoning
     done: bool = False  # `[DONE]` was seen
+    so_far: dict[int, int] | None = None  # tokens of each choice, where the engine counts along
+
+    @property
+    def relayed(self) -> int:
+        """Return how many tokens came, as far as is known: for answers that were cut."""
+        return max(self.content_events, sum(self.so_far.values()) if self.so_far else 0)
 
     @property
     def whole(self) -> bool:
@@ -69,6 +77,21 @@ class Usage:
         self.cached_tokens = self.cached_tokens if cached is None else cached
         self.completion_tokens = self.completion_tokens if completion is None else completion
         self.reasoning_tokens = self.reasoning_tokens if reasoning is None else reasoning
+
+    def count_along(self, chunk: dict[str, Any]) -> bool:
+        """Take the count so far out of a chunk of content; False when there is none in it."""
+        told, choices = chunk.get("usage"), chunk.get("choices")
+        if not (isinstance(told, dict) and isinstance(choices, list) and choices):
+            return False
+        if not isinstance(choices[0], dict):
+            return False
+        del chunk["usage"]
+        prompt, completion = _count(told, "prompt_tokens"), _count(told, "completion_tokens")
+        self.prompt_tokens = self.prompt_tokens if prompt is None else prompt
+        if completion is not None:
+            self.so_far = self.so_far or {}
+            self.so_far[_count(choices[0], "index") or 0] = completion
+        return True
 
     def fail(self, error: Any) -> None:
         """Read an error object."""
@@ -151,10 +174,20 @@ _READERS = {Kind.RESPONSES: read_response_event, Kind.MESSAGES: read_message_eve
 class StreamReader:
     """Bytes of a stream in, bytes for the client out; `usage` fills on the way."""
 
-    __slots__ = ("_drop_usage", "_passed", "_read", "_splitter", "_tier", "chunks", "live", "usage")
+    __slots__ = (
+        "_apart", "_counts_along", "_drop_usage", "_has_count", "_passed", "_read", "_splitter",
+        "_tier", "chunks", "live", "usage",
+    )  # fmt: skip
 
     def __init__(
-        self, kind: Kind, *, drop_usage: bool, keep_chunks: bool = False, names_tier: str = ""
+        self,
+        kind: Kind,
+        *,
+        drop_usage: bool,
+        keep_chunks: bool = False,
+        names_tier: str = "",
+        counts_along: bool = False,
+        counts_apart: bool = False,
     ) -> None:
         self.usage = Usage()
         self.chunks: list[dict[str, Any]] | None = [] if keep_chunks else None
@@ -163,6 +196,9 @@ class StreamReader:
         self._read = _READERS.get(kind, read_chunk)
         self._drop_usage = drop_usage
         self._tier = names_tier  # to be named in each event, "" for none
+        self._counts_along = counts_along  # each event may hold a count that only we asked for
+        self._has_count = False  # the last one did
+        self._apart = 0 if counts_apart else None  # sum over choices that are counted one by one
         self._passed = 0  # bytes of the incomplete event that were passed on already
 
     def feed(self, data: bytes) -> bytes:
@@ -171,6 +207,8 @@ class StreamReader:
             # Almost always so: an engine sends its tokens one by one.
             if self._look_at(data[6:-2]):
                 return b""
+            if self._has_count:
+                data = _USAGE_MEMBER.sub(b"", data, 1)
             return tier.in_event(data, self._tier) if self._tier else data
         return self._feed(data)
 
@@ -178,7 +216,7 @@ class StreamReader:
         """Take bytes that are cut in any way."""
         events = self._splitter.feed(data)
         self.live = False
-        if not (self._drop_usage or self._tier):
+        if not (self._drop_usage or self._tier or self._counts_along):
             for event in events:
                 self._look(event)
             return data
@@ -191,8 +229,11 @@ class StreamReader:
                 continue
             if self._passed:
                 event = event[self._passed :]
-            elif self._tier:
-                event = tier.in_event(event, self._tier)
+            else:
+                if self._has_count:
+                    event = _USAGE_MEMBER.sub(b"", event, 1)
+                if self._tier:
+                    event = tier.in_event(event, self._tier)
             out.append(event)
             self._passed = 0
         if self._splitter.held > HOLD_BACK:
@@ -215,15 +256,18 @@ class StreamReader:
         rest = self._splitter.rest()
         if rest:
             self._look(rest)
-        return rest[self._passed :] if self._drop_usage or self._tier else b""
+        held = self._drop_usage or self._tier or self._counts_along
+        return rest[self._passed :] if held else b""
 
     def _look(self, event: bytes) -> bool:
         """Read one event; True when it is the usage chunk that only we asked for."""
+        self._has_count = False
         data = data_of(event)
         return data is not None and self._look_at(data)
 
     def _look_at(self, data: bytes) -> bool:
         self.live = True
+        self._has_count = False
         if data == b"[DONE]":
             self.usage.done = True
             return False
@@ -235,9 +279,14 @@ class StreamReader:
             return False  # passed on as it is; what it may have told stays unknown
         if not isinstance(chunk, dict):
             return False
+        if self._counts_along:
+            self._has_count = self.usage.count_along(chunk)
         if self.chunks is not None:
             self.chunks.append(chunk)
         self._read(self.usage, chunk)
+        if self._apart is not None and (told := _count(chunk.get("usage"), "completion_tokens")):
+            self._apart += told
+            self.usage.completion_tokens = self._apart
         return self._drop_usage and chunk.get("choices") == [] and bool(chunk.get("usage"))
 
 

@@ -178,8 +178,14 @@ class Answer:
     async def _stream(self) -> bool:
         if self.chat:
             await self._choice({"delta": {"role": "assistant", "content": ""}})
+        packed = ""
         async for token in self._tokens():
-            await self._choice({"delta": {"content": token}} if self.chat else {"text": token})
+            packed += token
+            if self.request.tokens % self.script.packs == 0:
+                await self._content(packed)
+                packed = ""
+        if packed:
+            await self._content(packed)
         if self.script.finish:
             await self._choice({"delta": {}} if self.chat else {"text": ""}, self._reason())
         options = self.request.body.get("stream_options") or {}
@@ -188,9 +194,14 @@ class Answer:
             await self._event(json.dumps(self._frame(choices=[], usage=self._usage())))
         return await self._close_stream()
 
+    async def _content(self, text: str) -> None:
+        await self._choice({"delta": {"content": text}} if self.chat else {"text": text})
+
     async def _choice(self, part: dict[str, Any], reason: str | None = None) -> None:
         data = self._frame(choices=[{"index": 0, "finish_reason": reason, **part}])
-        if self.script.usage == "every":
+        options = self.request.body.get("stream_options") or {}
+        along = self.script.counts_along and options.get("continuous_usage_stats") is True
+        if along or self.script.usage == "every":
             data["usage"] = self._usage()
         await self._event(json.dumps(data, ensure_ascii=False))
 

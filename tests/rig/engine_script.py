@@ -24,6 +24,8 @@ class Script:
     first_delay_s: float = 0.0  # holds the slot before the first token
     headers_early: bool = False  # 200 and headers while still queued, as vLLM does
     usage: str = "asked"  # asked, none, last, every
+    packs: int = 1  # tokens in one event, as engines under load do
+    counts_along: bool = False  # obeys continuous_usage_stats, as vLLM does
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     # How the answer's bytes are cut into writes: "" as they come, "byte", or "seed:N".

@@ -72,6 +72,27 @@ def test_the_engine_stops_when_the_client_leaves(stage: Stage, state: str, strea
     assert stage.ask(secret).status_code == 200
 
 
+def test_a_cut_stream_is_counted_by_its_tokens_not_its_events(stage: Stage) -> None:
+    """
+    An engine that packs tokens and counts along: the record of a stream that was cut has at least
+    what the client read and at most what was made, and no event shows the count.
+    """
+    secret = stage.books.key(in_flight=1)
+    stage.witness.tell(tokens=400, decode_tps=100, packs=8, counts_along=True)
+    known = len(aborted(stage))
+
+    link = connect(stage, secret, chat("[mark:packed/1] x", stream=True))
+    seen = read_until(link, b"w39 ")
+    link.close()
+
+    wait_until(lambda: len(aborted(stage)) == known + 1, 5, "its record is written")
+    record = aborted(stage)[-1]
+    made = next(r.tokens for r in stage.witness.records() if r.mark == "packed/1")
+    assert 40 <= record.completion_tokens <= made < 80
+    assert record.estimated
+    assert b"usage" not in seen
+
+
 def test_fifty_cut_streams_hold_no_slot(stage: Stage) -> None:
     """A key with one slot still has it after fifty streams cut after three chunks."""
     secret = stage.books.key(in_flight=1)

@@ -48,6 +48,42 @@ def test_usage_survives_any_cut(drop: bool) -> None:
         assert (usage.finish_reason, usage.content_events, usage.whole) == ("stop", 2, True)
 
 
+def counted(chunk: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """Return a chunk with a count so far, as vLLM writes it on demand."""
+    return chunk | {"usage": {"prompt_tokens": 7, "total_tokens": 9, "completion_tokens": tokens}}
+
+
+def test_counts_along_are_read_and_taken_out_whatever_the_cut() -> None:
+    """
+    Counts in each event, one for each choice, tell what a stream had relayed when it was cut; the
+    client gets the events as if nobody had asked for them.
+    """
+    told = 'say ,"usage":{"a":1}'
+    plain = [said(""), said("hé"), said(told), said("x", index=1)]
+    plain[3]["choices"][0]["index"] = plain[3].pop("index")
+    stream = sse(*(counted(c, n) for c, n in zip(plain, (0, 2, 5, 4), strict=True)))
+
+    for cut in range(len(stream) + 1):
+        out, usage = read(stream, cut, counts_along=True)
+        assert out == sse(*plain)
+        assert (usage.prompt_tokens, usage.relayed, usage.completion_tokens) == (7, 9, None)
+    usage = read(stream + CHAT, 5, counts_along=True)[1]
+    assert usage.completion_tokens == 3  # the engine's last word
+    assert read(stream, 5)[0] == stream
+
+
+def test_choices_that_are_counted_apart_are_added_up() -> None:
+    """llama.cpp ends each of several choices with a count of its own; the sum is what was made."""
+    ends = [{"choices": [], "usage": {"prompt_tokens": 31, "completion_tokens": n}} for n in (6, 4)]
+    stream = sse(said("a"), said("b"), said("", "stop"), ends[0], said("", "stop"), ends[1])
+
+    for cut in range(0, len(stream), 7):
+        out, usage = read(stream, cut, drop_usage=True, counts_apart=True)
+        assert out == stream.replace(sse(ends[0]), b"").replace(sse(ends[1]), b"")
+        assert (usage.prompt_tokens, usage.completion_tokens) == (31, 10)
+    assert read(stream, 0)[1].completion_tokens == 4
+
+
 def test_a_usage_chunk_with_a_choice_stays() -> None:
     """llama.cpp puts the usage of /v1/completions beside a choice: that chunk is content."""
     stream = sse({"choices": [{"text": "", "finish_reason": "length"}], "usage": USAGE}, "[DONE]")

@@ -24,6 +24,7 @@ import httpx
 import pytest
 import redis
 
+from quotas.snapshots.usage import UsageRecord
 from tests.gateway.wire.stage import Books, GatewayProcess, bearer
 from tests.rig.network import allow
 from tests.rig.waiting import wait_until
@@ -246,6 +247,36 @@ def test_the_engine_stops_when_the_client_leaves(real: RealVllm, state: str, str
     made = real.numbers()["generation_tokens_total"]
     time.sleep(1)
     assert real.numbers()["generation_tokens_total"] == made
+
+
+def test_cut_streams_are_counted_up_to_their_last_event(real: RealVllm) -> None:
+    """
+    Clients that leave mid-stream, several at once so that tokens are packed: the records have what
+    came, which is all but what the engine made before it heard of the hang-up.
+    """
+    secret, before = real.key("ann"), real.numbers()
+    known = {r.request_id for r in real.books.records()}
+    links = [
+        real.gateway.connect(secret, real.chat(f"cut {time.monotonic_ns()}", real.context - 200))
+        for _ in range(AT_ONCE)
+    ]
+    wait_until(
+        lambda: real.numbers()["generation_tokens_total"] > before["generation_tokens_total"] + 200,
+        60, "they write",
+    )  # fmt: skip
+    for link in links:
+        link.close()
+    real.wait_idle()
+
+    def cut() -> list[UsageRecord]:
+        return [r for r in real.books.records() if r.request_id not in known]
+
+    wait_until(lambda: len(cut()) == AT_ONCE, 10, "each has its record")
+    made = real.numbers()["generation_tokens_total"] - before["generation_tokens_total"]
+    counted = sum(r.completion_tokens for r in cut())
+    print(f"{counted} of {made:g} tokens of cut streams counted")
+    assert made - 20 * AT_ONCE <= counted <= made
+    assert {(r.outcome, r.estimated) for r in cut()} == {("aborted", True)}
 
 
 @pytest.mark.parametrize(("fall", "rise"), [("/sleep?level=1", "/wake_up"), ("/pause", "/resume")])
