@@ -107,3 +107,12 @@ def test_another_persons_batch_has_no_page(api: ApiClient, charlie: User, path: 
 
     assert getattr(stranger, method)(f"/batches/{batch_id}/{path}").status_code == 404
     assert getattr(Client(), method)(f"/batches/{batch_id}/{path}").status_code == 302
+
+
+def test_without_a_key_the_page_says_what_comes_first(browser: Client, charlie: User) -> None:
+    """Who has no key that works is led to the keys, not to a form that cannot be sent."""
+    browser.force_login(charlie)
+    page = browser.get("/batches/").content.decode()
+
+    assert "You have no key that works." in page
+    assert "Check and estimate" not in page
