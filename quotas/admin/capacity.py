@@ -45,6 +45,7 @@ class CapacityRunAdmin(ReadOnlyAdmin[CapacityRun]):
     search_fields = ["replica_name", "pool_name", "public_id"]
     readonly_fields = READ_ONLY
     actions = ["publish", "stop"]
+    list_before_template = "admin/quotas/capacityrun/how.html"
 
     def has_change_permission(self, request: HttpRequest, obj: CapacityRun | None = None) -> bool:
         return bool(request.user.has_perm("quotas.change_capacityrun"))

@@ -93,6 +93,7 @@ class UsageHour(models.Model):
     class Meta:
         db_table = "usage_hour"
         verbose_name = "hour of usage"
+        verbose_name_plural = "hours of usage"
         constraints = [
             models.UniqueConstraint(
                 name="usage_hour_once",
