@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -50,12 +51,13 @@ def product(tmp_path_factory: pytest.TempPathFactory, engine: Witness) -> Iterat
     installed.stop()
 
 
-def kill_worker_child(product: Product) -> None:
-    """Kill one process of the worker's pool; its parent lives on."""
+def kill_worker_children(product: Product, most: int = 1) -> None:
+    """Kill processes of the worker's pool; their parent lives on."""
     parent = product.pid("worker")
     children = [p.pid for p in descendants(parent)] if parent else []
-    if children:
-        os.kill(random.choice(children), signal.SIGKILL)
+    for pid in random.sample(children, min(most, len(children))):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 SHORT = ("worker", "child", "valkey", "flush", "gateway", "postgres", "worker")
@@ -91,7 +93,7 @@ def let_parts_die(
             return number
         await_parts(product)
         if fault == "child":
-            kill_worker_child(product)
+            kill_worker_children(product)
         elif fault == "flush":
             with product.redis() as link:
                 link.flushall()
@@ -162,22 +164,78 @@ def test_a_batch_survives_the_death_of_every_part(
     assert sum(served.values()) <= lines + hits * 8
 
 
+@pytest.fixture
+def apart(tmp_path: Path, engine: Witness) -> Iterator[Product]:
+    """Yield a product whose files lie in a storage without paths, as on another machine."""
+    settings = {
+        "ENGINE_SLOTS": "4",
+        "FILES_STORAGE": "tests.rig.remote.RemoteStorage",
+        "FILES_STORAGE_OPTIONS": json.dumps({"folder": str(tmp_path / "remote")}),
+    }
+    installed = Product(tmp_path / "apart", engine.url, settings)
+    installed.folder.mkdir()
+    yield installed.start()
+    installed.stop()
+
+
 @pytest.mark.long
-def test_a_batch_ends_after_its_worker_died_at_27_of_64(product: Product, engine: Witness) -> None:
-    """No line is lost and none runs twice, but for those that were out when the worker died."""
-    with Batches(product, product.key("lost", "batch")) as api:
+def test_a_batch_ends_after_its_worker_died_at_27_of_64(apart: Product, engine: Witness) -> None:
+    """
+    With the files where no part has a disk, no line is lost when the worker dies and another goes
+    on, and none runs twice but for those that were out.
+    """
+    with Batches(apart, apart.key("lost", "batch")) as api:
         batch_id = api.submit(marked("lost", 64))
         wait_until(
             lambda: api.batch(batch_id)["request_counts"]["completed"] >= 27, 60, "27 have ended",
             every_s=0.1,
         )  # fmt: skip
-        product.kill("worker")
+        apart.kill("worker")
         batch = api.ended(batch_id, 90)
         rows = api.rows(batch)
 
     assert batch["request_counts"] == {"total": 64, "completed": 64, "failed": 0}
     assert Counter(row["custom_id"] for row in rows) == Counter(f"l{n}" for n in range(64))
     assert len(engine.records("lost")) <= 64 + 8
+    assert not list(apart.data_dir.glob("files/**/*.jsonl"))
+
+
+def tries(engine: Witness, mark: str) -> int:
+    """Return how often the engine was asked for one line."""
+    return sum(record.mark == mark for record in engine.records())
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_line_that_kills_its_worker_each_time_fails_by_itself(
+    product: Product, engine: Witness
+) -> None:
+    """
+    A line during which the worker's processes are killed whenever it is tried is given up after
+    three tries; its batch completes without it, and another person's is not held for a minute.
+    """
+    engine.tell(rules={"greedy/l5": {"first_delay_s": 3.0}})
+    keys = product.keys(greedy="batch", calm="batch")
+    with Batches(product, keys["greedy"]) as api, Batches(product, keys["calm"]) as other:
+        batch_id = api.submit(marked("greedy", 12))
+        wait_until(lambda: tries(engine, "greedy/l5"), 60, "the line is tried")
+        calm_id, began = other.submit(marked("calm", 12)), time.monotonic()
+        killed, calm_s = 0, 0.0
+        while (batch := api.batch(batch_id))["status"] not in ENDED:
+            assert time.monotonic() - began < 300
+            if tries(engine, "greedy/l5") > killed:
+                killed += 1
+                kill_worker_children(product, most=99)
+            if not calm_s and other.batch(calm_id)["status"] in ENDED:
+                calm_s = time.monotonic() - began
+            time.sleep(0.1)
+        rows = {row["custom_id"]: row for row in api.rows(batch)}
+    engine.reset()
+
+    assert killed == 3
+    assert batch["request_counts"] == {"total": 12, "completed": 11, "failed": 1}
+    assert rows["l5"]["error"]["code"] == "attempts_exhausted"
+    assert 0 < calm_s < 60
 
 
 @pytest.mark.long
