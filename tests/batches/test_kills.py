@@ -60,10 +60,10 @@ def kill_worker_children(product: Product, most: int = 1) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-SHORT = ("worker", "child", "valkey", "flush", "gateway", "postgres", "worker")
+SHORT = ("worker", "child", "valkey", "flush", "gateway", "postgres")
 LONG = ("worker", "child") * 5 + ("valkey",) * 3 + ("postgres", "gateway") * 2 + ("flush",)
 CASES = [
-    pytest.param(SHORT, 70, id="short"),
+    pytest.param(SHORT, 60, id="short"),
     pytest.param(LONG, 500, id="long", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
 ]
 
