@@ -21,6 +21,7 @@ from gateway.services import Services
 from quotas.snapshots.directory import PoolSnapshot
 
 PREFILL_PER_S = 500  # tokens; slower than any engine worth its slot
+LONGEST_TOKEN = 256  # characters; no vocabulary has a token for more
 PATIENCE_MARGIN_S = 2.0  # a refusal must reach a client before it gives up
 _TEXT_LIMIT = 128
 _PATIENCE, _PLACE, _REQUEST_ID = "x-stainless-read-timeout", "x-fairway-place", "x-request-id"
@@ -97,6 +98,7 @@ async def _order(services: Services, kind: Kind, client: Client, caller: Caller)
         # One request of an interactive key that may wait; a batch key never gains by asking.
         caller = caller.as_batch
     pool = _pool(services, caller, asked)
+    _check_context(asked, pool)
     most_output = _check_output(asked, caller, pool)
     prompt = services.estimator.prompt_tokens(
         pool.name, asked.characters, asked.prompt_ids, asked.images
@@ -144,6 +146,25 @@ def _pool(services: Services, caller: Caller, asked: Asked) -> PoolSnapshot:
             param="model",
         )
     return pool
+
+
+def _check_context(asked: Asked, pool: PoolSnapshot) -> None:
+    """Refuse what certainly does not fit; of the rest the engine is the judge, who counts tokens.
+
+    llama.cpp would read all of a prompt before it says so, and takes any `max_tokens`.
+    """
+    if pool.context is None or asked.kind not in fields.GENERATES:
+        return
+    # Of several prompts the longest has at least the average.
+    least = (asked.prompt_ids + asked.characters // LONGEST_TOKEN) // asked.weight
+    wanted = asked.max_tokens or 1
+    if least + wanted > pool.context:
+        raise BadRequest(
+            f"The context of {pool.name} is {pool.context} tokens of prompt and answer together; "
+            f"the prompt has at least {max(1, least)} and {wanted} are asked for.",
+            param="max_tokens" if least < pool.context else None,
+            code="context_length_exceeded",
+        )
 
 
 def _check_output(asked: Asked, caller: Caller, pool: PoolSnapshot) -> int | None:

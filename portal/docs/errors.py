@@ -30,7 +30,7 @@ ERRORS = (
     ErrorDoc("max_tokens_too_large", 400, "More output was asked for than one answer may have.",
              "Lower max_tokens."),
     ErrorDoc("context_length_exceeded", 400, "Prompt and answer together do not fit the model's "
-             "context; the engine says so.", "Shorten the prompt or lower max_tokens."),
+             "context.", "Shorten the prompt or lower max_tokens."),
     ErrorDoc("wait_exceeds_timeout", 429, "The expected wait is longer than your client's own "
              "timeout, so waiting would be in vain.", "Raise the timeout, or submit a batch job."),
     ErrorDoc("weight_too_large", 400, "It asks for more answers at once (n, best_of) than a key "
@@ -76,6 +76,8 @@ ERRORS = (
              "measurement.", "Wait for its end."),
     ErrorDoc("insufficient_quota", 429, "The tokens of the day or month are used up.",
              "Not before the reset the message names; ask for more on the dashboard."),
+    ErrorDoc("engine_key_refused", 502, "The engine asks for a key of its own, which Fairway has "
+             "not got or has wrong. It is not yours.", "Tell the people who run this."),
     ErrorDoc("engine_failed", 502, "The engine broke, or the way to it.",
              "Send it again; the admins see it."),
     ErrorDoc("engine_unreachable", 502, "The engine broke off before it answered.",
