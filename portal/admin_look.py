@@ -92,6 +92,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_URL": "/",
     "SITE_SYMBOL": "sailing",
     "SHOW_HISTORY": True,
+    "STYLES": [lambda _: static("portal/admin.css")],
     "SCRIPTS": [lambda _: static("portal/admin.js")],
     "COLORS": {"primary": PRIMARY},
     "DASHBOARD_CALLBACK": "portal.administration.dashboard",

@@ -69,8 +69,6 @@ MEMBER = (
     Stop("password", "/accounts/password/change/"),
 )
 
-
-# Seen on the phone in every run, and everywhere with axe in the long one.
 #: The administration, which people use at a desk.
 ADMIN = (
     Stop("admin", "/admin/"),
@@ -78,10 +76,14 @@ ADMIN = (
     Stop("admin-people", "/admin/quotas/user/"),
     Stop("admin-person", "/admin/quotas/user/add/"),
     Stop("admin-engines", "/admin/quotas/replica/"),
+    Stop("admin-engine", "/admin/quotas/replica/add/"),
+    Stop("admin-limit", "/admin/quotas/limitrow/add/"),
+    Stop("admin-measurements", "/admin/quotas/capacityrun/"),
+    Stop("admin-announce", "/admin/announcements/announcement/add/"),
     Stop("admin-usage", "/admin/quotas/usageevent/"),
     Stop("admin-audit", "/admin/pghistory/events/"),
 )
-
+# Seen on the phone in every run, and everywhere with axe in the long one.
 MORE = (
     Stop("docs-classes", "/docs/classes/"),
     Stop("docs-sharing", "/docs/sharing/"),
@@ -223,7 +225,7 @@ def _measured() -> None:
         replica=Replica.objects.get(name="atlas"), replica_name="atlas", pool_name="Qwen2.5-14B",
         state="complete", report={"points": points}, fingerprint_digest="9c41e7",
         fingerprint={"model": "Qwen2.5-14B-Instruct-AWQ", "engine": "vLLM", "slots": 8},
-        sentence="Serves about 1,500 tokens per second in total; at eight concurrent users "
+        sentence="Serves about 200 tokens per second in total; at eight concurrent users "
                  "expect about 25 each.",
         ended_at=now - dt.timedelta(days=4), published_at=now - dt.timedelta(days=4),
     )  # fmt: skip
