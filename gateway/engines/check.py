@@ -71,6 +71,7 @@ class Check:
     reading: EngineReading
     advice: tuple[str, ...]
     trouble: Trouble = Trouble.NONE
+    key_shown: bool = False
     models: str = ""  # what /v1/models said where it was not a list of models
 
     @property
@@ -113,7 +114,8 @@ class Check:
             flags += " --model NAME"
         if facts.slots is None:
             flags += " --slots NUMBER"
-        return flags + (" --takes-priority" if "priority" in facts.capabilities else "")
+        flags += " --takes-priority" if "priority" in facts.capabilities else ""
+        return flags + (" --api-key" if self.key_shown else "")
 
     def _figures(self) -> list[tuple[str, str]]:
         facts, reading = self.facts, self.reading
@@ -147,6 +149,7 @@ def check(url: str, engine: Engine, pages: Pages, *, key_shown: bool = False) ->
         engine.reading(pages),
         engine.advice(facts, pages),
         _trouble(health, facts, pages, key_shown=key_shown),
+        key_shown,
         _models_words(pages),
     )
 

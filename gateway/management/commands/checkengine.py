@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import logging
 import os
 import socket
 import sys
@@ -72,6 +73,7 @@ def _known_key(url: str) -> str:
     """Return the key this engine was registered with, or is named with in the environment."""
     if settings.ENGINE_API_KEY and url == settings.ENGINE_URL.rstrip("/"):
         return str(settings.ENGINE_API_KEY)
+    logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # no database is no news here
     try:
         replica = Replica.objects.filter(url=url).first()
     except (DatabaseError, OSError):  # engines are looked at before there is a database, too

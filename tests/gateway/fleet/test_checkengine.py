@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -103,8 +105,59 @@ def test_nobody_there_is_one_sentence() -> None:
     """
     An address where nothing answers ends the command with a plain sentence and a failure.
     """
+    url, out = f"http://127.0.0.1:{free_port()}", io.StringIO()
     with pytest.raises(CommandError, match="cannot be used now"):
-        run(f"http://127.0.0.1:{free_port()}", "--timeout", "1")
+        call_command("checkengine", url, "--timeout", "1", stdout=out)
+    assert out.getvalue().startswith(f"Nothing listens at {url}.")
+
+
+WEB = page(b"<!doctype html><title>Welcome</title>")
+NOTHING = page(b"", 404)
+
+
+@pytest.mark.parametrize(
+    ("pages", "words"),
+    [
+        (dict.fromkeys(["/health", "/v1/models", "/metrics"], WEB), "it sent a web page"),
+        (dict.fromkeys(["/health", "/v1/models"], NOTHING), "it answered 404 for /v1/models"),
+        ({"/health": page(b""), "/v1/models": page(b"{}")}, "lists no models"),
+        ({"/health": Page(0, timed_out=True)}, "--timeout"),
+        ({"/health": page(b""), "/v1/models": page(b"", 401)}, "asks for a key"),
+    ],
+)
+def test_what_is_no_engine_is_said_to_be_none(pages: dict[str, Page], words: str) -> None:
+    """
+    A web server, a wrong port, silence and a closed door are told apart, and none is registered.
+    """
+    found = check("http://gpu1:8000", recognise(pages), pages)
+
+    assert words in "\n".join(found.lines())
+    assert not found.usable
+    assert "addengine http" not in "\n".join(found.lines())
+
+
+@pytest.mark.parametrize("kind", ["vllm", "llamacpp"])
+def test_an_engine_with_a_key_is_tried_with_it(
+    witness: Witness, kind: str, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """
+    Without its key nothing is found, with a wrong one neither; the right one comes from standard
+    input or, for the engine of the environment, from ENGINE_API_KEY, and is never printed.
+    """
+    witness.tell(kind=kind, api_key="sk-right")
+    settings.ENGINE_URL, settings.ENGINE_API_KEY = witness.url, "sk-wrong"
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="cannot be used now"):
+        call_command("checkengine", witness.url, "--timeout", "30", stdout=out)
+    assert "refuses the key" in out.getvalue()
+
+    settings.ENGINE_API_KEY = "sk-right"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("sk-right\n"))
+    patient = (witness.url, "--timeout", "30")
+    for text in (run(*patient), run(*patient, "--api-key")):
+        assert "It is up." in text
+        assert text.splitlines()[-1].endswith("--api-key")
+        assert "sk-right" not in text
 
 
 def test_a_typed_address_must_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ that nobody else uses, started with what docs/engines.md says, and for these tes
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --max-num-seqs 4 --scheduling-policy priority \
         --enable-prefix-caching --enable-prompt-tokens-details
+
+One that was started with --api-key is shown it from VLLM_API_KEY.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ import httpx
 import pytest
 import redis
 
+from quotas.snapshots.sealed import seal
 from quotas.snapshots.usage import UsageRecord
-from tests.gateway.wire.stage import Books, GatewayProcess, bearer
+from tests.gateway.wire.stage import SECRET_KEY, Books, GatewayProcess, bearer
 from tests.rig.network import allow
 from tests.rig.waiting import wait_until
 
@@ -45,6 +48,7 @@ class RealVllm:
     books: Books
     model: str
     context: int
+    own: dict[str, str]  # the header that shows it its own key
 
     def key(self, owner: str, service_class: str = "interactive") -> str:
         """Return a key that may have a dozen requests at the engine."""
@@ -94,15 +98,18 @@ def real(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     if not url:
         pytest.skip("VLLM_URL names no engine")
     allow(urlsplit(url).hostname or "")
-    listed = httpx.get(f"{url}/v1/models", timeout=30).json()["data"][0]
+    key = os.environ.get("VLLM_API_KEY", "")
+    own = bearer(key) if key else {}
+    listed = httpx.get(f"{url}/v1/models", headers=own, timeout=30).json()["data"][0]
     address = redis_server.replace("db=0", "db=14")
     store = redis.Redis.from_url(address)
     store.flushdb()
     books = Books(store)
-    books.engine(url, pool=listed["id"], kind="vllm", slots=40)
+    sealed = seal(SECRET_KEY, key)
+    books.engine(url, pool=listed["id"], kind="vllm", slots=40, sealed_key=sealed)
     gateway = GatewayProcess(tmp_path_factory.mktemp("vllm"), address).start()
     gateway.wait_up()
-    yield RealVllm(url, gateway, books, listed["id"], listed["max_model_len"])
+    yield RealVllm(url, gateway, books, listed["id"], listed["max_model_len"], own)
     gateway.stop()
 
 
@@ -199,7 +206,7 @@ def test_batch_that_has_waited_its_time_goes_first_inside_the_engine_too(real: R
 def test_whoever_passes_us_by_comes_last(real: RealVllm) -> None:
     """A request sent to the engine without us has priority 0 and waits behind all of ours."""
     with Line(real) as line:
-        line.add("past us", real.url, {})
+        line.add("past us", real.url, real.own)
         line.ours("batch", real.key("ben", "batch"))
 
         assert line.order() == ["batch", "past us"]
