@@ -7,7 +7,7 @@ Rule 1: a lease is given back exactly once, at the engine's end, by `_settle`.
 Rule 2: a client that leaves is noticed in every state: queued -> cancelled, granted -> released,
 running -> the engine's connection is closed.
 Rule 3: a second try only when the client has seen no byte that came from an engine, once, and on
-another replica. An engine that says "busy" (429, 503) spends no try: the grant is put back.
+another replica. An engine that says "busy" (429, 503), or is not there, spends no try.
 Rule 4: what goes wrong in a step ends this request and no other.
 """
 
@@ -257,8 +257,8 @@ class Request:
         grant = self.story.grant
         if grant is None:
             return
+        self._tries -= retry.is_free(answer)  # then it was none
         if answer.status in retry.BUSY:
-            self._tries -= 1
             self.services.metrics.put_back.inc()
             self.services.fleet.noticed(grant.replica_id)
         else:
@@ -355,8 +355,8 @@ class Request:
             passed = timeouts.passed(answer, self.order, services.config, now)
             if passed is not None:
                 self.stop(passed)
-            elif self._tries < MOST_TRIES and retry.is_stranded(self.story, services.fleet, now):
-                answer.call.close()  # and is tried again elsewhere
+            elif retry.is_stranded(self.story, services.fleet, now):
+                answer.call.close()  # and is tried again elsewhere, unless this was the last try
         if not self.is_over and self._line.is_comment_due(now):
             eager.keep(client.loop.create_task(self._keep_alive()))
 

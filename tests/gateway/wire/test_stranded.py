@@ -16,24 +16,29 @@ def test_requests_leave_a_frozen_replica_for_one_that_lives(
     make_gateway: Callable[..., Stage],
 ) -> None:
     """
-    Of two replicas one is frozen with requests on it: as soon as it is seen to be down they are
-    answered by the other, each sent twice at most, long before any time limit.
+    Of three replicas one is frozen and one has just died: as soon as they are seen to be down all
+    are answered by the third, those too that met both, each sent twice at most and long before any
+    time limit.
     """
     stage = make_gateway(Script(slots=8))
-    caps = {"in_flight": 8, "queued": 8}
+    caps = {"in_flight": 12, "queued": 12}
     secret = stage.books.key(**caps, person=caps)
-    other = Witness(stage.witness.folder / "second", Script(slots=8)).start()
+    other = Witness(stage.witness.folder / "second", Script(slots=12)).start()
+    dying = Witness(stage.witness.folder / "third", Script(slots=8)).start()
     try:
-        stage.books.engine(other.url, slots=8)
-        stage.gateway.wait_up(2)
+        stage.books.engine(other.url, slots=12)
+        stage.books.engine(dying.url, slots=8)
+        stage.gateway.wait_up(3)
+        dying.kill()
         stage.witness.kill(signal.SIGSTOP)
         began_s = time.monotonic()
-        with ThreadPoolExecutor(6) as crowd:
-            texts = [f"[mark:frozen/{number}] talk {number}" for number in range(6)]
+        with ThreadPoolExecutor(12) as crowd:
+            texts = [f"[mark:frozen/{number}] talk {number}" for number in range(12)]
             answers = list(crowd.map(lambda text: stage.ask(secret, text=text), texts))
-        assert [answer.status_code for answer in answers] == [200] * 6
-        assert len(other.records("frozen")) == 6
+        assert [answer.status_code for answer in answers] == [200] * 12
+        assert len(other.records("frozen")) == 12
         assert time.monotonic() - began_s < 28
     finally:
         stage.witness.kill(signal.SIGCONT)
         other.stop()
+        dying.stop()
