@@ -22,7 +22,7 @@ DAYS = 60  # minutes are kept two months
 HELD_FOR = 30  # minutes a state must have held to be a day's state
 # Heights of the state band: taller with each step, so that colour is not the only sign.
 DAY_HEIGHTS = {"ok": 8, "busy": 16, "saturated": 26, "overloaded": 32, "down": 32, "unknown": 32}
-NOW_FROM = 92.0  # per cent of the width from which the word now stands
+NOW_FROM = 84.0  # per cent of the width from which the word now needs the room
 BAND_HEIGHTS = {"ok": 6, "busy": 14, "saturated": 18, "overloaded": 22, "down": 22, "unknown": 22}
 
 
