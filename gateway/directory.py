@@ -40,6 +40,8 @@ ANSWER_S = 1.0  # a read that takes longer counts as failed
 KEPT_KEYS = 10_000
 KEPT_UNKNOWN = 4_096
 RETRY_AFTER_S = 2
+REPUBLISHED_S = 2.5  # so long a request waits for what Redis has forgotten to be published anew
+AGAIN_S = 0.1
 
 log = logging.getLogger("fairway.directory")
 
@@ -113,6 +115,10 @@ class Directory:
         if digest in self._unknown and self.age_s <= TRUSTED_S:
             return None
         await self._ask(digest)
+        give_up_s = self._clock() + REPUBLISHED_S
+        while self._is_emptied(digest) and self._clock() < give_up_s:
+            await asyncio.sleep(AGAIN_S)
+            await self._ask(digest)
         if not self.is_known:
             raise Unavailable(
                 "Keys cannot be checked at this moment; try again.",
@@ -128,6 +134,10 @@ class Directory:
                 retry_after_s=RETRY_AFTER_S,
             )
         return known
+
+    def _is_emptied(self, digest: str) -> bool:
+        """Tell whether Redis answers but has forgotten: the books publish anew in a moment."""
+        return not self.generation and not (self.is_known and digest in self._keys)
 
     async def _ask(self, digest: str) -> None:
         future = self._wanted.get(digest)

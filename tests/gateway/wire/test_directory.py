@@ -121,6 +121,20 @@ def test_losing_redis_is_never_a_401_and_loses_no_record(make_gateway: Make) -> 
     assert {r.request_id for r in stage.books.records()} == ids  # appended again
 
 
+def test_what_redis_has_forgotten_is_waited_for(stage: Stage) -> None:
+    """Keys nobody has seen yet pass once the books have published anew, without a refusal."""
+    unseen = stage.books.key("bob")
+    stage.books.redis.hdel(DIRECTORY, "generation")
+    time.sleep(0.2)
+    anew = threading.Timer(0.5, stage.books.publish)
+    anew.start()
+    began = time.monotonic()
+
+    assert refused_with(stage, unseen) == ""
+    assert time.monotonic() - began > 0.3
+    anew.join()
+
+
 def test_half_a_publication_is_not_believed(stage: Stage) -> None:
     """Without a generation no key is judged, whatever else is there."""
     stage.books.redis.hdel(DIRECTORY, "generation")
