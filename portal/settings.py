@@ -283,7 +283,7 @@ LOGGING = logs.config(level=env.text("LOG_LEVEL", "INFO"))
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "portal.api.v1.authentication.KeyMayRead",
+        "portal.api.v1.authentication.ByKey",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],

@@ -44,6 +44,15 @@ class KeyForm(forms.Form):
         label=_("In flight, at most"), coerce=int, required=False, empty_value=None
     )
 
+    may_manage = forms.BooleanField(
+        label=_("May also manage"),
+        required=False,
+        help_text=_(
+            "For scripts that rotate keys or set limits through the portal's API. Other keys "
+            "only read there."
+        ),
+    )
+
     def __init__(self, *args: Any, cap: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         choices = lifetimes(timezone.localtime())

@@ -72,6 +72,7 @@ def create(request: HttpRequest) -> HttpResponse:
             name=form.cleaned_data["name"],
             service_class=form.cleaned_data["service_class"],
             lifetime=form.lifetime,
+            may_manage=form.cleaned_data["may_manage"],
             most=settings.KEYS_PER_PERSON,
         )
     except ValidationError as error:

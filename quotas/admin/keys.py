@@ -54,8 +54,8 @@ class ApiKeyAdmin(BooksAdmin[ApiKey]):
     search_help_text = "Name, key id, owner, or the characters shown of a key."
     autocomplete_fields = ["owner"]
     readonly_fields = [
-        "public_id", "masked", "owner", "service_class", "kind", "created_at", "last_used_at",
-        "expires_at", "disabled_at", "revoked_at",
+        "public_id", "masked", "owner", "service_class", "kind", "may_manage", "created_at",
+        "last_used_at", "expires_at", "disabled_at", "revoked_at",
     ]  # fmt: skip
     actions = ["revoke", "disable", "enable"]
 
@@ -68,7 +68,10 @@ class ApiKeyAdmin(BooksAdmin[ApiKey]):
 
     def get_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> Any:
         if obj is None:
-            return ["owner", "name", "service_class", "lifetime", "kind", "end_user_header"]
+            return [
+                "owner", "name", "service_class", "lifetime", "kind", "end_user_header",
+                "may_manage",
+            ]  # fmt: skip
         return ["name", "end_user_header", *self.readonly_fields]
 
     def get_readonly_fields(self, request: HttpRequest, obj: ApiKey | None = None) -> list[str]:
@@ -90,6 +93,7 @@ class ApiKeyAdmin(BooksAdmin[ApiKey]):
             lifetime=dt.timedelta(days=int(days)) if days else None,
             kind=obj.kind,
             end_user_header=obj.end_user_header,
+            may_manage=obj.may_manage,
         )
         # The admin goes on with `obj`: make it the row that was really written.
         obj.__dict__.update(issued.key.__dict__)

@@ -43,6 +43,12 @@ class ApiKey(models.Model):
         blank=True,
         help_text="Application keys only: the request header that names the end user.",
     )
+    may_manage = models.BooleanField(
+        default=False,
+        db_default=False,
+        verbose_name="may manage",
+        help_text="In the portal's API it may do what its owner may, not only read.",
+    )
     digest = models.CharField(max_length=64, unique=True, editable=False)
     masked = models.CharField(max_length=24, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)

@@ -38,6 +38,7 @@ def issue(
     lifetime: dt.timedelta | None = DEFAULT_LIFETIME,
     kind: str = ApiKey.Kind.ORDINARY,
     end_user_header: str = "",
+    may_manage: bool = False,
     most: int | None = None,
 ) -> IssuedKey:
     """Create a key; lifetime None means it never expires.
@@ -54,6 +55,7 @@ def issue(
         service_class=service_class,
         kind=kind,
         end_user_header=end_user_header.strip(),
+        may_manage=may_manage,
         digest=keyformat.digest(secret),
         masked=keyformat.masked(secret),
         expires_at=_end_of(lifetime),

@@ -56,6 +56,34 @@ def test_a_key_may_read_and_not_write(alice: Any, client: Client) -> None:
     assert ApiKey.objects.filter(revoked_at=None).count() == 1
 
 
+def test_a_key_that_may_manage_does_what_its_owner_may(
+    alice: Any, bob: Any, admin: Any, client: Client
+) -> None:
+    """
+    It makes, changes and revokes its owner's keys, and sets limits where the owner is an
+    administrator; it touches nobody else's things and cannot make another that may manage.
+    """
+    mine = keys.issue(owner=alice, name="rotator", service_class="batch", may_manage=True)
+    theirs = keys.issue(owner=bob, name="other", service_class="batch").key
+    limit = {"user": "alice", "service_class": "batch", "name": "queued", "per": "key", "value": 3}
+
+    def ask(method: str, path: str, body: Any, secret: str = mine.secret) -> Any:
+        return getattr(client, method)(
+            f"/api/v1/{path}", body, "application/json", headers=by_key(secret)
+        )
+
+    made = ask("post", "keys", NEW)
+    assert (made.status_code, made.json()["may_manage"]) == (201, False)
+    assert ask("patch", f"keys/{made.json()['id']}", {"name": "renamed"}).status_code == 200
+    assert ask("delete", f"keys/{made.json()['id']}", None).status_code == 204
+    assert ask("post", "keys", NEW | {"name": "y", "may_manage": True}).status_code == 403
+    assert ask("delete", f"keys/{theirs.public_id}", None).status_code == 404
+    assert ask("put", "admin/limits", limit).status_code == 403
+    of_admin = keys.issue(owner=admin, name="desk", service_class="batch", may_manage=True).secret
+    assert ask("put", "admin/limits", limit, of_admin).status_code == 200
+    assert not ApiKey.objects.filter(may_manage=True).exclude(name__in=["rotator", "desk"]).exists()
+
+
 @pytest.mark.parametrize("header", ["", "Bearer fw_int_wrong", "Bearer", "Basic YTpi"])
 def test_nobody_gets_in_without_a_key(client: Client, header: str) -> None:
     """
@@ -161,3 +189,12 @@ def test_the_schema_describes_every_route(client: Client) -> None:
     assert {"/api/v1/keys", "/api/v1/usage", "/api/v1/requests", "/api/v1/limits"} <= set(
         schema.json()["paths"]
     )
+
+
+def test_who_belongs_to_no_group_fits_the_schema(admin: Any, as_user: Any) -> None:
+    """
+    A person without a group is null in the list, and the schema says that it may be.
+    """
+    assert as_user(admin).get("/api/v1/admin/people").json()[0]["group"] is None
+    schema = as_user(admin).get("/api/v1/schema?format=json").json()
+    assert schema["components"]["schemas"]["Person"]["properties"]["group"]["nullable"] is True

@@ -1,4 +1,8 @@
-"""Who may call the portal's API: a signed-in browser with its token, or a key for reading."""
+"""Who may call the portal's API: a signed-in browser with its token, or a key.
+
+An ordinary key reads. One that may manage does there what its owner may do, except making another
+that may manage: who found one cannot keep the door open once it is revoked.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from quotas.models import ApiKey, User
 from quotas.snapshots import keyformat
 
 
-class KeyMayRead(BaseAuthentication):
-    """`Authorization: Bearer fw_…`: the same keys as at the gateway, for reading only."""
+class ByKey(BaseAuthentication):
+    """`Authorization: Bearer fw_…`: the same keys as at the gateway."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiKey] | None:
         """Return owner and key; no such header leaves it to the session."""
@@ -32,22 +36,30 @@ class KeyMayRead(BaseAuthentication):
         return "Bearer"
 
 
-class KeysOnlyRead(BasePermission):
-    """A key that leaked must not be able to make another one."""
+class MayChange(BasePermission):
+    """Changes by key need one that may manage."""
 
-    message = "A key may only read here; sign in with the browser to change something."
+    message = (
+        "This key may only read here: make one that may also manage, on the keys page, or sign in "
+        "with the browser."
+    )
 
     def has_permission(self, request: Request, view: View) -> bool:
-        """Refuse changes by key."""
-        return not isinstance(request.auth, ApiKey) or request.method in SAFE_METHODS
+        """Let sessions, readers and managing keys through."""
+        key = request.auth
+        return not isinstance(key, ApiKey) or key.may_manage or request.method in SAFE_METHODS
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     """Tells the OpenAPI schema about keys."""
 
-    target_class = KeyMayRead
+    target_class = ByKey
     name = "key"
 
     def get_security_definition(self, auto_schema: object) -> dict[str, str]:
         """Describe the header."""
-        return {"type": "http", "scheme": "bearer", "description": "A key; reading only."}
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A key; to change, one that may manage.",
+        }

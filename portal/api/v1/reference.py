@@ -39,6 +39,17 @@ class Operation:
     open: bool
 
     @property
+    def who(self) -> str:
+        """Return who may call it, in words."""
+        if self.open:
+            return "open to everybody"
+        key = "any key" if self.method == "GET" else "a key that may manage"
+        owner = (
+            "an administrator, signed in or by" if "/admin/" in self.path else "signed in, or by"
+        )
+        return f"{owner} {key}"
+
+    @property
     def slug(self) -> str:
         """Return the id of its place on the page."""
         return f"{self.method}-{self.path.strip('/').replace('/', '-').strip('{}')}"

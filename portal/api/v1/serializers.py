@@ -19,8 +19,8 @@ class KeySerializer(serializers.ModelSerializer[ApiKey]):
 
     class Meta:
         model = ApiKey
-        fields = ["id", "name", "service_class", "masked", "state", "created_at", "expires_at",
-                  "last_used_at", "revoked_at"]  # fmt: skip
+        fields = ["id", "name", "service_class", "may_manage", "masked", "state", "created_at",
+                  "expires_at", "last_used_at", "revoked_at"]  # fmt: skip
         read_only_fields = fields
 
     def get_state(self, key: ApiKey) -> str:
@@ -44,6 +44,9 @@ class NewKeySerializer(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=100)
     service_class = serializers.ChoiceField(choices=ServiceClass.choices)
     days = serializers.IntegerField(min_value=1, max_value=3650, default=90)
+    may_manage = serializers.BooleanField(
+        default=False, help_text="It may write here too. Not for a key to give to another."
+    )
 
 
 class ChangeKeySerializer(serializers.Serializer[Any]):
@@ -138,7 +141,7 @@ class SetLimitSerializer(serializers.Serializer[Any]):
 class PersonSerializer(serializers.ModelSerializer[User]):
     """A person as administrators see them."""
 
-    group = serializers.CharField(source="group.name", default=None)
+    group = serializers.CharField(source="group.name", default=None, allow_null=True)
     live_keys = serializers.IntegerField()
     tokens_30d = serializers.IntegerField()
 

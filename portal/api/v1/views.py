@@ -13,14 +13,14 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import status
-from rest_framework.exceptions import ValidationError
+from rest_framework.exceptions import PermissionDenied, ValidationError
 from rest_framework.permissions import AllowAny, IsAdminUser, IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from portal.api.v1 import serializers as shapes
-from portal.api.v1.authentication import KeysOnlyRead
+from portal.api.v1.authentication import MayChange
 from portal.status import reading, source
 from portal.status.views import status_json
 from portal.usage import history, series
@@ -31,6 +31,12 @@ from quotas.services import keys, limits
 from quotas.services.limits import Holder
 
 MOST_ROWS = 200
+FILTER_TEXTS = {
+    "key": "Only of this key id.",
+    "model": "Only of this model.",
+    "class": "interactive or batch.",
+    "outcome": f"One of {', '.join(history.OUTCOMES)}.",
+}
 
 
 def refused(error: Refusal) -> ValidationError:
@@ -41,7 +47,7 @@ def refused(error: Refusal) -> ValidationError:
 class PersonView(APIView):
     """Answers about the one who asks."""
 
-    permission_classes = [IsAuthenticated, KeysOnlyRead]
+    permission_classes = [IsAuthenticated, MayChange]
 
     @property
     def person(self) -> User:
@@ -72,12 +78,15 @@ class Keys(PersonView):
         """Make a key; its secret is in this answer and nowhere else."""
         wanted = self.asked(shapes.NewKeySerializer)
         days = min(wanted["days"], settings.KEY_LONGEST_DAYS)
+        if wanted["may_manage"] and isinstance(request.auth, ApiKey):
+            raise PermissionDenied("A key that may manage is made in the browser, not by a key.")
         return _secret(
             lambda: keys.issue(
                 owner=self.person,
                 name=wanted["name"],
                 service_class=wanted["service_class"],
                 lifetime=shapes.lifetime(days),
+                may_manage=wanted["may_manage"],
                 most=settings.KEYS_PER_PERSON,
             ),
             status.HTTP_201_CREATED,
@@ -173,7 +182,7 @@ class Requests(PersonView):
 
     @extend_schema(
         parameters=[
-            *(OpenApiParameter(name, str) for name in history.FILTERS),
+            *(OpenApiParameter(name, str, description=text) for name, text in FILTER_TEXTS.items()),
             OpenApiParameter("after", str, description="The cursor of the page before."),
             OpenApiParameter("limit", int, description=f"1 to {MOST_ROWS}; 50 by default."),
         ],
@@ -232,7 +241,7 @@ class Status(APIView):
 class AdminLimits(PersonView):
     """Limits, for administrators."""
 
-    permission_classes = [IsAdminUser, KeysOnlyRead]
+    permission_classes = [IsAdminUser, MayChange]
 
     @extend_schema(request=shapes.SetLimitSerializer, responses=shapes.LimitSerializer)
     def put(self, request: Request) -> Response:
@@ -274,7 +283,7 @@ def _named(rows: QuerySet[Any], **name: str | None) -> Any:
 class AdminPeople(PersonView):
     """People, for administrators."""
 
-    permission_classes = [IsAdminUser, KeysOnlyRead]
+    permission_classes = [IsAdminUser, MayChange]
 
     @extend_schema(
         parameters=[OpenApiParameter("after", int, description="The last id of the page before.")],

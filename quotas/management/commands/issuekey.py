@@ -40,6 +40,12 @@ class Command(BooksCommand):
             help="make an application key; this request header names the end user",
         )
 
+        parser.add_argument(
+            "--may-manage",
+            action="store_true",
+            help="it may write in the portal's API what its owner may, not only read",
+        )
+
     def handle(self, **options: Any) -> None:
         with plain_faults(), transaction.atomic():
             group = people.ensure_group(name=options["group"]) if options["group"] else None
@@ -54,6 +60,7 @@ class Command(BooksCommand):
                 lifetime=options["expires"],
                 kind="application" if options["header"] else "ordinary",
                 end_user_header=options["header"],
+                may_manage=options["may_manage"],
             )
         key = issued.key
         fields = {
