@@ -43,6 +43,7 @@ urlpatterns = [
     path("see-as/end/", seeing.end, name="see-as-end"),
     path("join/<str:token>/", joining.join, name="join"),
     path("group/invite/", joining.invite, name="group-invite"),
+    path("group/invite/<int:pk>/stop/", joining.stop, name="group-invite-stop"),
     path("docs/", docs.index, name="docs"),
     path("docs/<slug:slug>/", docs.page, name="docs-page"),
     path("try/credential/", home.try_credential, name="try-credential"),

@@ -10,16 +10,18 @@ from allauth.account.adapter import get_adapter
 from allauth.core.ratelimit import consume
 from django import forms
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth import password_validation
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST
 
-from quotas.models import Group, User
+from quotas.models import Group, Invite, User
 from quotas.services import invites
 
 
@@ -111,3 +113,14 @@ def invite(request: HttpRequest) -> HttpResponse:
     response = render(request, "group/invite.html", {"made": made, "address": address})
     response["Cache-Control"] = "no-store"
     return response
+
+
+@require_POST
+@login_required
+def stop(request: HttpRequest, pk: int) -> HttpResponse:
+    """Stop a link into one of the person's own groups; who joined by it stays."""
+    person = cast("User", request.user)
+    mine = Invite.objects.all() if person.is_staff else Invite.objects.filter(group__owners=person)
+    invites.revoke(invite=get_object_or_404(mine, pk=pk))
+    messages.success(request, _("The link is stopped; who joined by it stays"))
+    return redirect("group")

@@ -15,10 +15,11 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from portal.accounts.joining import invite_form
-from portal.quota_requests.forms import AskForm, DecideForm, DivideForm
+from portal.quota_requests.forms import AskForm, DecideForm, DivideForm, present, value_words
 from quotas import limits as limit_specs
-from quotas.models import LimitRow, QuotaRequest, UsageHour, User
-from quotas.reports import Period
+from quotas import reports
+from quotas.models import Invite, LimitRow, QuotaRequest, UsageHour, User
+from quotas.reports import Only, Period
 from quotas.services import groups, requests
 
 GET_OR_POST = ["GET", "HEAD", "POST"]
@@ -43,7 +44,8 @@ def _rows(found: Any) -> list[tuple[QuotaRequest, str]]:
 def index(request: HttpRequest) -> HttpResponse:
     """Show my requests, those I may decide, and the form for another."""
     person = _person(request)
-    form = AskForm(request.POST or None)
+    wanted = {name: request.GET[name] for name in ("service_class", "name") if name in request.GET}
+    form = AskForm(request.POST or None, person=person, initial=wanted)
     if request.method == "POST" and form.is_valid():
         try:
             requests.ask(
@@ -117,7 +119,15 @@ def decide(request: HttpRequest, pk: int) -> HttpResponse:
                 _("Answered %(username)s; in force within 5 s") % {"username": asked.user.username},
             )
             return redirect("quota")
-    context = {"section": "quota", "asked": asked, "label": _label(asked.name), "form": form}
+    value, level = present(asked.user, asked.service_class).get(asked.name, (None, "default"))
+    month = Period.last_days(30, now=timezone.now())
+    context = {
+        "section": "quota", "asked": asked, "label": _label(asked.name), "form": form,
+        "now": value_words(limit_specs.BY_NAME.get(asked.name), value), "level": level,
+        "used": reports.total(
+            month, Only(user_id=asked.user_id, service_class=asked.service_class)
+        ),
+    }  # fmt: skip
     return render(request, "quota/decide.html", context, status=400 if form.errors else 200)
 
 
@@ -147,7 +157,8 @@ def _group_page(request: HttpRequest, form: DivideForm | None, status: int = 200
     given: dict[int, list[str]] = {}
     for row in LimitRow.objects.filter(user__in=members).order_by("name"):
         if row.user_id is not None:
-            text = f"{_label(row.name)} {row.value:,} ({row.service_class})"
+            value = value_words(None, row.value) if row.names is None else ", ".join(row.names)
+            text = f"{_label(row.name)} {value} ({row.service_class})"
             given.setdefault(row.user_id, []).append(text)
     context = {
         "section": "group",
@@ -155,6 +166,9 @@ def _group_page(request: HttpRequest, form: DivideForm | None, status: int = 200
         "rows": [(m, tokens.get(m.pk, 0), given.get(m.pk, [])) for m in members],
         "form": form or DivideForm(),
         "invite_form": invite_form(owned),
+        "links": Invite.objects.filter(
+            group__in=owned, revoked_at=None, ends_at__gt=timezone.now()
+        ).select_related("group", "made_by")[:SHOWN],
     }
     return render(request, "group/index.html", context, status=status)
 
