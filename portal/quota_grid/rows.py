@@ -21,6 +21,15 @@ PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """The rows of one page, and what is set for everyone."""
+
+    rows: list[Row]
+    everyone: int | None  # as set; None: not set
+    default: int | None  # what holds when nobody set anything
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One person's values; None at a level is not set there."""
 
@@ -55,8 +64,8 @@ def people(query: str, group: str) -> QuerySet[User]:
     return found.order_by("group__name", "username")
 
 
-def rows(found: Iterable[User], spec: LimitSpec, service_class: str) -> list[Row]:
-    """Return the grid's rows: two queries, however many people."""
+def grid(found: Iterable[User], spec: LimitSpec, service_class: str) -> Grid:
+    """Return the grid of some people: two queries, however many they are."""
     shown = list(found)
     now = timezone.now()
     per = spec.usual_per("user")
@@ -70,7 +79,13 @@ def rows(found: Iterable[User], spec: LimitSpec, service_class: str) -> list[Row
         now,
     )
     used = _used(shown, spec, service_class)
-    return [_row(person, spec, service_class, per, indexed, used) for person in shown]
+    nobody = resolve.explain(indexed, resolve.Target(), service_class, [spec])
+    levels = next(one for one in nobody if one.per == per).by_level or {}
+    return Grid(
+        rows=[_row(person, spec, service_class, per, indexed, used) for person in shown],
+        everyone=levels["everyone"].value if "everyone" in levels else None,
+        default=spec.default(service_class, per),
+    )
 
 
 def _row(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.admin.views.decorators import staff_member_required
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_date
 from django.utils.translation import gettext as _
@@ -20,6 +24,7 @@ from django.views.decorators.http import require_POST, require_safe
 from portal import downloads
 from portal.quota_grid import plan, rows
 from quotas import limits as limit_specs
+from quotas.counts import read_count
 from quotas.limits import LimitSpec
 from quotas.models import Group, User
 from quotas.services import bulk, limit_csv
@@ -27,6 +32,7 @@ from quotas.services.bulk import Change, Operation
 
 LARGEST_CSV = 10 * 1024 * 1024
 SHOWN = 500
+SHOWN_BY = ("limit", "class", "group", "q", "page")  # what the grid shows is in its address
 
 
 def _person(request: HttpRequest) -> User:
@@ -62,7 +68,7 @@ def grid(request: HttpRequest) -> HttpResponse:
         "group": group,
         "query": query,
         "page": page,
-        "rows": rows.rows(page.object_list, spec, service_class),
+        "grid": rows.grid(page.object_list, spec, service_class),
     }
     return render(request, "quota/grid.html", context)
 
@@ -72,66 +78,103 @@ def grid(request: HttpRequest) -> HttpResponse:
 def preview(request: HttpRequest) -> HttpResponse:
     """Show what edits or a change of many would do; nothing is changed yet."""
     spec, service_class = _chosen(request.POST)
+    changes: list[Change] = []
+    errors: list[str] = []
     try:
         if request.POST.get("do") == "many":
             changes = _many(request, spec, service_class)
         else:
-            changes = _edits(request, spec, service_class)
+            changes, errors = _edits(request, spec, service_class)
     except ValidationError as error:
-        messages.error(request, " ".join(error.messages))
-        return redirect(f"/quota/grid/?limit={spec.name}&class={service_class}")
-    return _previewed(request, changes, ())
+        errors = error.messages
+    return _previewed(request, changes, errors)
 
 
 def _number(text: str, spec: LimitSpec) -> int:
-    """Read a number as people write it: 200k, 1.5M, 40,000."""
-    plain = text.strip().replace(",", "").replace(" ", "").lower()
-    sizes = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
-    size = sizes.get(plain[-1:], 1)
     try:
-        return round(float(plain[:-1] if size > 1 else plain) * size)
-    except (ValueError, OverflowError):
-        raise ValidationError(f"{spec.label}: {text[:40]!r} is no number.") from None
+        return read_count(text)
+    except ValueError as error:
+        raise ValidationError(f"{spec.label}: {error}") from None
 
 
-def _edits(request: HttpRequest, spec: LimitSpec, service_class: str) -> list[Change]:
-    """Return the changes of the fields that were edited."""
-    by_value: dict[int | None, list[int]] = defaultdict(list)
+def _edited(request: HttpRequest, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield whose field was edited, and what it says now."""
     for field in request.POST:
-        text = request.POST.get(field, "")
-        pk = field.removeprefix("own-")
-        if field == pk or not pk.isascii() or not pk.isdigit():
+        whose = field.removeprefix(f"{prefix}-")
+        if field == whose or (whose != "everyone" and not (whose.isascii() and whose.isdigit())):
             continue
-        if text.strip() != request.POST.get(f"was-{pk}", "").strip():
-            by_value[_number(text, spec) if text.strip() else None].append(int(pk))
+        text = request.POST.get(field, "").strip()
+        if text != request.POST.get(f"was-{prefix}-{whose}", "").strip():
+            yield whose, text
+
+
+def _edits(
+    request: HttpRequest, spec: LimitSpec, service_class: str
+) -> tuple[list[Change], list[str]]:
+    """Return the changes of the fields that were edited, and what could not be read."""
+    people: dict[int | None, list[int]] = defaultdict(list)
+    groups: dict[int | None, list[int]] = defaultdict(list)
+    everyone: set[int | None] = set()
+    errors: list[str] = []
+    for prefix, by_value in (("own", people), ("group", groups)):
+        for whose, text in _edited(request, prefix):
+            try:
+                value = _number(text, spec) if text else None
+            except ValidationError as error:
+                errors += error.messages
+                continue
+            if whose == "everyone":
+                everyone.add(value)
+            else:
+                by_value[value].append(int(whose))
+    note = request.POST.get("note", "")[:200]
     changes: list[Change] = []
-    for value, pks in by_value.items():
+    for value in {*people, *groups, *everyone}:
         kind = "expire" if value is None else "set"
-        operation = Operation(kind=kind, value=value, note=request.POST.get("note", "")[:200])
-        changes += _of(pks, operation, spec, service_class)
-    return changes
+        changes += bulk.preview(
+            operation=Operation(kind=kind, value=value, note=note),
+            people=_people(people[value]),
+            in_groups=Group.objects.filter(pk__in=groups[value]),
+            of_everyone=value in everyone,
+            service_class=service_class, name=spec.name, per=spec.usual_per("user"),
+        )  # fmt: skip
+    return changes, errors
 
 
 def _many(request: HttpRequest, spec: LimitSpec, service_class: str) -> list[Change]:
-    """Return the changes of one operation on everybody selected."""
+    """Return the changes of one operation on everybody selected, or on all of the filter."""
     kind = request.POST.get("op", "")
     if kind not in {"raise", "set", "expire"}:
         raise ValidationError("Choose what to do.")
     amount = request.POST.get("amount", "")
-    number = _number(amount, spec) if kind != "expire" else 0
-    if kind == "raise" and not -99 <= number <= 10_000:
-        raise ValidationError("Raise by -99 to 10,000 per cent.")
-    pks = [int(pk) for pk in request.POST.getlist("who") if pk.isascii() and pk.isdigit()]
-    if not pks:
-        raise ValidationError("Select at least one person.")
+    if request.POST.get("all"):
+        people = rows.people(request.POST.get("q", "")[:100], request.POST.get("group", ""))
+    else:
+        people = _people(
+            [int(pk) for pk in request.POST.getlist("who") if pk.isascii() and pk.isdigit()]
+        )
+        if not request.POST.getlist("who"):
+            raise ValidationError("Select at least one person.")
     operation = Operation(
         kind=kind,
-        percent=number if kind == "raise" else 0,
-        value=number if kind == "set" else None,
+        percent=_percent(amount) if kind == "raise" else 0,
+        value=_number(amount, spec) if kind == "set" else None,
         ends_at=_end(request.POST.get("until", "")),
         note=request.POST.get("note", "")[:200],
     )
-    return _of(pks, operation, spec, service_class)
+    return bulk.preview(
+        operation=operation, people=people, service_class=service_class, name=spec.name
+    )
+
+
+def _percent(text: str) -> int:
+    try:
+        number = int(text.strip().removesuffix("%"))
+    except ValueError:
+        number = 10**9
+    if not -99 <= number <= 10_000:
+        raise ValidationError("Raise by a whole number of per cent, -99 to 10,000.")
+    return number
 
 
 def _end(text: str) -> dt.datetime | None:
@@ -148,16 +191,18 @@ def _end(text: str) -> dt.datetime | None:
     return dt.datetime.combine(following, dt.time(), tzinfo=timezone.get_current_timezone())
 
 
-def _of(pks: list[int], operation: Operation, spec: LimitSpec, service_class: str) -> list[Change]:
-    people = User.objects.filter(pk__in=pks).select_related("group").order_by("username")
-    return bulk.preview(
-        operation=operation, people=people, service_class=service_class, name=spec.name
-    )
+def _people(pks: list[int]) -> QuerySet[User]:
+    return User.objects.filter(pk__in=pks).select_related("group").order_by("username")
 
 
-def _previewed(
-    request: HttpRequest, changes: list[Change], errors: tuple[tuple[int, str], ...]
-) -> HttpResponse:
+def _where(request: HttpRequest) -> str:
+    """Return the address of the grid as it was looked at."""
+    shown = {name: request.POST.get(name, "") for name in SHOWN_BY}
+    query = urlencode({name: value for name, value in shown.items() if value})
+    return reverse("quota-grid") + (f"?{query}" if query else "")
+
+
+def _previewed(request: HttpRequest, changes: list[Change], errors: Sequence[str]) -> HttpResponse:
     context = {
         "section": "quota",
         "changes": changes[:SHOWN],
@@ -165,6 +210,8 @@ def _previewed(
         "errors": errors[:SHOWN],
         "error_count": len(errors),
         "plan": plan.sign(changes, _person(request)),
+        "where": _where(request),
+        "shown": [(name, request.POST.get(name, "")) for name in SHOWN_BY],
     }
     return render(request, "quota/preview.html", context)
 
@@ -182,7 +229,7 @@ def apply(request: HttpRequest) -> HttpResponse:
         messages.success(
             request, _("%(count)s changed; in force on every gateway within 5 s") % {"count": count}
         )
-    return redirect("quota-grid")
+    return redirect(_where(request))
 
 
 @require_safe
@@ -206,4 +253,5 @@ def csv_in(request: HttpRequest) -> HttpResponse:
         messages.error(request, _("The file is not UTF-8 text."))
         return redirect("quota-grid")
     found = limit_csv.read(text)
-    return _previewed(request, list(found.changes), found.errors)
+    errors = [_("line %(line)s: %(text)s") % {"line": n, "text": text} for n, text in found.errors]
+    return _previewed(request, list(found.changes), errors)

@@ -57,12 +57,14 @@ def preview(
     operation: Operation,
     people: Iterable[User] = (),
     in_groups: Iterable[Group] = (),
+    of_everyone: bool = False,
     service_class: str,
     name: str,
     per: str = "",
 ) -> list[Change]:
-    """Return what would change, for people and groups at once. A fixed number of queries."""
+    """Return what would change, at every level at once. A fixed number of queries."""
     holders = [Holder(user=user) for user in people] + [Holder(group=group) for group in in_groups]
+    holders += [limits.EVERYONE] * of_everyone
     everyone_s = Q(level="everyone")
     mine = Q(user__in=[h.user for h in holders if h.user])
     groups_of = {h.user.group_id for h in holders if h.user} | {
@@ -103,7 +105,7 @@ def _change(
         after = _binding(wider, holder, service_class, spec, per).value
     return Change(
         holder=holder,
-        who=str(holder.user or holder.group),
+        who=str(holder.user or holder.group or "everyone"),
         service_class=service_class,
         name=name,
         per=per,

@@ -48,7 +48,10 @@ def write() -> Iterator[str]:
 
 def read(text: str) -> Plan:
     """Compare a file with the books; a fixed number of queries."""
-    lines = list(csv.DictReader(io.StringIO(text)))[: MOST_LINES + 1]
+    header = text.partition("\n")[0]
+    # Spreadsheets write semicolons where the comma is part of a number.
+    delimiter = ";" if header.count(";") > header.count(",") else ","
+    lines = list(csv.DictReader(io.StringIO(text), delimiter=delimiter))[: MOST_LINES + 1]
     if len(lines) > MOST_LINES:
         return Plan((), ((MOST_LINES + 1, f"At most {MOST_LINES} lines."),))
     books = _Books.load()

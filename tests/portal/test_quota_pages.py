@@ -31,9 +31,11 @@ def test_a_request_is_asked_approved_and_in_force(alice: Any, admin: Any, as_use
     """
     From asking to effect: the raise is a limit row of the person that ends by itself.
     """
+    assert "interactive 16, batch 16" in as_user(alice).get("/quota/").content.decode()
     request = asked(alice, as_user)
     page = as_user(admin).get(f"/quota/{request.pk}/").content.decode()
     assert "paper deadline" in page
+    assert "Has now" in page  # whoever decides must not have to look it up
 
     as_user(admin).post(f"/quota/{request.pk}/", {"do": "approve", "value": "48", "answer": "ok"})
 
@@ -119,6 +121,46 @@ def test_the_grid_previews_then_applies_all(alice: Any, bob: Any, admin: Any, as
     ]
 
 
+def test_the_grid_edits_every_level_and_keeps_what_was_right(
+    alice: Any, group: Any, admin: Any, as_user: Any
+) -> None:
+    """
+    One page sets everyone's, a group's and a person's value; a slip is named and loses nothing,
+    and one comes back to where one was.
+    """
+    browser = as_user(admin)
+    where = {"limit": "queued", "class": "batch", "q": "al", "page": "1"}
+    edits = where | {"do": "edits", "group-everyone": "30", f"group-{group.pk}": "2k",
+                     f"own-{alice.pk}": "1,5k"}  # fmt: skip
+    page = browser.post("/quota/grid/preview/", edits).content.decode()
+    assert "1 entry cannot be taken" in page
+    assert "1,5k" in page
+
+    answer = browser.post("/quota/grid/apply/", where | {"plan": plan_in(page)})
+
+    assert answer["Location"] == "/quota/grid/?limit=queued&class=batch&q=al&page=1"
+    found = LimitRow.objects.values_list("level", "per", "value").order_by("value")
+    assert list(found) == [("everyone", "person", 30), ("group", "person", 2000)]
+    shown = browser.get(answer["Location"]).content.decode()
+    assert f'name="group-{group.pk}"' in shown
+
+
+def test_a_change_of_many_reaches_all_of_the_filter(
+    alice: Any, bob: Any, charlie: Any, group: Any, admin: Any, as_user: Any
+) -> None:
+    """
+    Nobody has to tick a thousand boxes: the whole filter is one choice, and nobody outside it.
+    """
+    many = {"limit": "queued", "class": "batch", "do": "many", "op": "set", "amount": "40",
+            "all": "1", "group": str(group.pk)}  # fmt: skip
+    browser = as_user(admin)
+    browser.post(
+        "/quota/grid/apply/",
+        {"plan": plan_in(browser.post("/quota/grid/preview/", many).content.decode())},
+    )
+    assert sorted(LimitRow.objects.values_list("user__username", flat=True)) == ["alice", "bob"]
+
+
 def test_an_old_preview_is_refused_as_a_whole(
     alice: Any, bob: Any, admin: Any, as_user: Any
 ) -> None:
@@ -160,11 +202,12 @@ def test_the_csv_goes_out_and_comes_back(alice: Any, admin: Any, as_user: Any) -
     browser = as_user(admin)
     text = browser.get("/quota/grid/limits.csv").getvalue().decode()
     edited = text.replace(",9,", ",12,") + "user,nobody,batch,queued,person,3,,,\r\n"
+    edited = edited.replace(",", ";")  # as spreadsheets of half of Europe write it
     page = browser.post(
         "/quota/grid/csv/", {"file": SimpleUploadedFile("x.csv", edited.encode())}
     ).content.decode()
 
-    assert "1 line cannot be read" in page
+    assert "1 entry cannot be taken" in page
     browser.post("/quota/grid/apply/", {"plan": plan_in(page)})
     assert LimitRow.objects.get().value == 12
 
@@ -195,6 +238,33 @@ def test_an_invitation_makes_an_account_in_the_group(
     assert client.post(link[0], form | {"password": "12345"}).status_code == 400
     assert client.post(link[0], form).status_code == 302
     assert User.objects.get(username="dora").group == group
+    assert Client().get(link[0]).status_code == 404
+
+
+def test_a_link_that_got_out_is_stopped_by_the_group_s_owner(
+    group: Any, alice: Any, bob: Any, as_user: Any
+) -> None:
+    """
+    The group's page lists the links that work, whatever its members' limits are, and its owner,
+    nobody else, stops one.
+    """
+    group.owners.add(alice)
+    limits.set_limit(holder=Holder(user=bob), service_class="batch", name="allowed_models",
+                     names=["tiny"])  # fmt: skip
+    limits.set_limit(holder=Holder(user=bob), service_class="batch", name="tokens_per_day")
+    made = as_user(alice).post("/group/invite/", {"group": group.pk, "seats": 5, "days": 3})
+    link = re.search(r"/join/[\w-]+/", made.content.decode())
+    assert link
+
+    page = as_user(alice).get("/group/").content.decode()
+    stop = re.search(r"/group/invite/\d+/stop/", page)
+    assert stop
+    assert "0 of 5" in page
+    assert "no limit (batch)" in page
+    assert as_user(bob).post(stop[0]).status_code == 404
+    assert Client().get(link[0]).status_code == 200
+
+    assert as_user(alice).post(stop[0]).status_code == 302
     assert Client().get(link[0]).status_code == 404
 
 

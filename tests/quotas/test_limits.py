@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from quotas import limits as registry
+from quotas.counts import read_count
 from quotas.limits import SPECS, LimitSpec, offered
 from quotas.models import ApiKey, LimitRow, User
 from quotas.picture import Scope, take
@@ -128,6 +129,21 @@ def test_a_wrong_value_is_refused_and_changes_nothing(value: object, alice: User
         limits.set_limit(holder=holder, service_class="batch", name="in_flight", value=value)
 
     assert LimitRow.objects.get().value == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("40000", 40_000), ("40,000", 40_000), ("40_000", 40_000), ("200k", 200_000),
+     ("1.5M", 1_500_000), ("0", 0), ("1,5", None), ("1,5M", None), ("1.5", None), ("-1", None),
+     ("nan", None), ("1e3", None), ("", None), ("٣", None)],
+)  # fmt: skip
+def test_a_number_is_read_as_it_was_meant_or_not_at_all(text: str, number: int | None) -> None:
+    """What could mean two numbers, or none, is refused in the grid and by the command alike."""
+    if number is None:
+        with pytest.raises(ValueError, match="whole number"):
+            read_count(text)
+    else:
+        assert read_count(text) == number
 
 
 def test_a_raise_stands_beside_the_lasting_row(alice: User) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
+from quotas.counts import read_count
 from quotas.limits import CLASSES, LimitSpec, offered
 from quotas.management.durations import instant
 from quotas.management.output import BooksCommand, plain_faults, write_json
@@ -103,6 +104,6 @@ def _number(spec: LimitSpec, text: str) -> int | None:
     if text == UNLIMITED:
         return None
     try:
-        return int(text.replace("_", ""))
-    except ValueError:
-        raise CommandError(f"{spec.flag} needs a whole number, not {text!r}.") from None
+        return read_count(text)
+    except ValueError as error:
+        raise CommandError(f"{spec.flag}: {error}") from None
