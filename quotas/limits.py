@@ -88,6 +88,7 @@ SPECS: tuple[LimitSpec, ...] = (
             }
         ),
         may_be_unlimited=False,
+        smallest=1,  # without a place to wait in, even what could start at once is refused
     ),
     LimitSpec(
         name="max_prompt_tokens",
