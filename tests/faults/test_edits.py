@@ -70,6 +70,9 @@ class Stream:
             self.calls.append(await self._client.ask(self._key, body))
             await asyncio.sleep(REST_S)
 
+    async def close(self) -> None:
+        await self._client.__aexit__()
+
     def statuses(self, since_s: float, until_s: float = float("inf")) -> set[int]:
         """Return what was answered to calls of a time."""
         return {call.status for call in self.calls if since_s < call.invoked_s < until_s}
@@ -105,6 +108,8 @@ async def test_edits_reach_four_busy_gateways_without_hints(
             await asyncio.sleep(max(0.0, instants[-1] + BOUND_S - time.monotonic()) + 2)
         stop.set()
         await asyncio.gather(*running)
+        for stream in streams:
+            await stream.close()
     small_s, large_s, end_s = instants
     for pid, stream in zip(pids, streams, strict=True):
         assert stream.statuses(0, small_s) == {200}, pid
