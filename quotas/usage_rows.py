@@ -36,9 +36,14 @@ TEXTS: Mapping[str, int] = MappingProxyType(
 NUMBERS = ("prompt_tokens", "completion_tokens", "duration_ms")
 NUMBERS_OR_UNKNOWN = ("cached_tokens", "reasoning_tokens", "queue_wait_ms", "ttft_ms")
 FLAGS = ("estimated", "stream")
-COLUMNS = (
-    *TEXTS, *NUMBERS, *NUMBERS_OR_UNKNOWN, *FLAGS, "arrived_at", "user_id", "group_id", "status",
-)  # fmt: skip
+# Column -> its type, which a binary COPY must be told.
+TYPES: Mapping[str, str] = MappingProxyType(
+    dict.fromkeys(TEXTS, "varchar")
+    | dict.fromkeys((*NUMBERS, *NUMBERS_OR_UNKNOWN), "int8")
+    | dict.fromkeys(FLAGS, "bool")
+    | {"arrived_at": "timestamptz", "user_id": "int8", "group_id": "int8", "status": "int2"}
+)
+COLUMNS = tuple(TYPES)
 
 Row = tuple[Any, ...]
 

@@ -14,17 +14,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db import IntegrityError, connection, transaction
+from django.db import DataError, IntegrityError, connection, transaction
 
 from quotas.models import WriterPosition
-from quotas.usage_rows import COLUMNS, Parsed, latest
+from quotas.usage_rows import COLUMNS, TYPES, Parsed, latest
 
 _STAGING = """
     CREATE TEMPORARY TABLE IF NOT EXISTS usage_staging (LIKE usage_event) ON COMMIT DELETE ROWS;
     DELETE FROM usage_staging
 """
 _COLUMNS = ", ".join(COLUMNS)
-_COPY = f"COPY usage_staging ({_COLUMNS}) FROM STDIN"
+
+
+def copy_into(table: str) -> str:
+    """Return the COPY of rows into a table.
+
+    As bytes of the server's own form: less than half of the time that numbers as text, only to
+    be read again, take here.
+    """
+    return f"COPY {table} ({_COLUMNS}) FROM STDIN (FORMAT BINARY)"
+
+
+_COPY = copy_into("usage_staging")
 
 _GROUP = "user_id, group_id, key_id, model, service_class, batch_id, end_user"
 # What one row adds to each sum of its hour.
@@ -130,15 +141,25 @@ def write(*, parsed: Sequence[Parsed], before: Position, after: Position) -> Wri
             return Written(0, 0, 0)
         with connection.cursor() as cursor:
             cursor.execute(_STAGING)
-            with cursor.copy(_COPY) as copy:
-                for record in records:
-                    copy.write_row(record.row)
+            _stage(cursor, records)
             zone = {"zone": settings.TIME_ZONE}
             if _are_all_new(cursor, zone):
                 return Written(len(records), 0, len(parsed) - len(records))
             fresh = _count(cursor, _INSERT, zone)
             replaced = _count(cursor, _REPLACE, zone) if fresh < len(records) else 0
     return Written(fresh, replaced, len(parsed) - fresh - replaced)
+
+
+def _stage(cursor: Any, records: Sequence[Parsed]) -> None:
+    """Put the records into the staging table; what does not fit is the server's kind of error."""
+    try:
+        with cursor.copy(_COPY) as copy:
+            copy.set_types(list(TYPES.values()))
+            for record in records:
+                copy.write_row(record.row)
+    except (OverflowError, ValueError, TypeError) as error:
+        # In binary form a value is refused on this side, before the server could do so.
+        raise DataError(str(error)) from error
 
 
 def _are_all_new(cursor: Any, zone: dict[str, str]) -> bool:

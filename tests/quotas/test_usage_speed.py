@@ -15,6 +15,7 @@ from django.db import connection
 from django.db.models import Sum
 from django.db.models.functions import TruncDate
 
+from gateway.client import new_id
 from quotas import reports
 from quotas.models import UsageEvent
 from quotas.reports import Only, Period
@@ -49,9 +50,12 @@ def measured(query) -> tuple[float, int, str]:
 def compare() -> None:
     """Hold the chart from the rollup against the one from single requests."""
     measured(reports.query(["day"], MONTH, BUSIEST))
-    rollup_ms, rollup_blocks, plan = measured(reports.query(["day"], MONTH, BUSIEST))
     measured(raw_chart())
-    raw_ms, raw_blocks, _ = measured(raw_chart())
+    # The best of some, taken in turn: other work on the machine is nobody's cost here.
+    pairs = [
+        (measured(reports.query(["day"], MONTH, BUSIEST)), measured(raw_chart())) for _ in "1234"
+    ]
+    (rollup_ms, rollup_blocks, plan), (raw_ms, raw_blocks, _) = map(min, zip(*pairs, strict=True))
     print(f"rollup {rollup_ms:.1f} ms {rollup_blocks} blocks, raw {raw_ms:.1f} ms {raw_blocks}")
 
     report = reports.lines(["day"], MONTH, BUSIEST)
@@ -75,6 +79,32 @@ def test_a_month_s_chart_on_ten_million_rows() -> None:
     """The same on ten million rows."""
     volume.fill(10_000_000)
     compare()
+
+
+def test_a_request_is_found_by_its_id_in_a_part_of_the_table() -> None:
+    """Ids begin with their time, so a summary of each piece of the table says where one is not."""
+    volume.fill(5_000)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT brin_summarize_new_values(i.oid) "
+            "FROM pg_class i JOIN pg_am a ON a.oid = i.relam "
+            "WHERE a.amname = 'brin' AND i.relkind = 'i' AND i.relname LIKE 'usage_event%'"
+        )
+        cursor.execute("SET LOCAL enable_seqscan = off")  # so few rows would be read in sequence
+        cursor.execute(
+            "SELECT sum(relpages) FROM pg_class WHERE relname LIKE 'usage_event_20__\\___'"
+        )
+        whole = cursor.fetchone()[0]
+    wanted = UsageEvent.objects.order_by("arrived_at")[2_500].request_id
+    _, blocks, _ = measured(UsageEvent.objects.filter(request_id=wanted))
+    assert blocks < whole / 2
+
+
+def test_request_ids_are_in_the_order_of_their_time() -> None:
+    """What the gateway names later comes later in the books, to the thousandth of a second."""
+    first = new_id()
+    time.sleep(0.002)
+    assert first < new_id()
 
 
 def test_copy_is_much_cheaper_than_row_by_row_inserts() -> None:

@@ -17,13 +17,15 @@ INSERT INTO usage_event (
     outcome, status, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, estimated,
     queue_wait_ms, ttft_ms, duration_ms, finish_reason, error_code, stream, end_user, batch_id,
     client_request_id)
-SELECT 'req_' || n, %(end)s::timestamptz - (n * (30 * 86400.0 / %(rows)s)) * interval '1 second',
+SELECT 'req_' || lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0')
+    || lpad(to_hex(n), 16, '0'), at,
     'key_' || u || '_' || n / 5 %% 2, u, u %% 10,
     CASE n / 5 %% 2 WHEN 0 THEN 'batch' ELSE 'interactive' END,
     '/v1/chat/completions', 'model-' || u %% 3, 'rep_' || n %% 4, 'served', 200, 500 + n %% 1000,
     n %% 300, 100 + n %% 400, NULL, false, n %% 2000, 50 + n %% 3000, 1000 + n %% 20000, 'stop', '',
     true, '', '', ''
-FROM (SELECT n, CASE WHEN n %% 5 = 0 THEN 1 ELSE 2 + (n::bigint * 7919) %% 199 END AS u
+FROM (SELECT n, CASE WHEN n %% 5 = 0 THEN 1 ELSE 2 + (n::bigint * 7919) %% 199 END AS u,
+      %(end)s::timestamptz - (n * (30 * 86400.0 / %(rows)s)) * interval '1 second' AS at
       FROM generate_series(1, %(rows)s) n) AS made
 """
 
