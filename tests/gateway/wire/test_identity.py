@@ -19,7 +19,6 @@ from tests.rig.engine_script import Script
 from tests.rig.relay import Relay
 from tests.rig.witness import Witness
 
-
 LONG = [pytest.mark.long, pytest.mark.timeout(900)]  # 100,000 reads in all
 
 
