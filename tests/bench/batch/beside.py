@@ -61,7 +61,7 @@ def one(here: Stage, chats: list[str], per_s: float, seconds: float) -> tuple[fl
         before = here.engine.stats()
         time.sleep(seconds)
         after, waits = here.engine.stats(), list(people.waits_s)
-    assert set(people.statuses) == {200}, people.statuses
+    people.check()
     use = (after["busy_s"] - before["busy_s"]) / (after["at_s"] - before["at_s"]) / SLOTS
     return use, statistics.quantiles(waits, n=20)[-1], statistics.fmean(waits)
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 import httpx
@@ -40,6 +41,12 @@ class Chatters:
         self._stop.set()
         assert self._thread is not None
         self._thread.join(120)
+
+    def check(self) -> None:
+        """Fail unless nearly all were answered; one of a burst may be refused for a full queue."""
+        told = Counter(self.statuses)
+        assert told[200] > 0.98 * told.total(), told
+        assert set(told) <= {200, 429}, told
 
     async def _live(self) -> None:
         dice = random.Random(self.seed)

@@ -79,4 +79,4 @@ def chatting(
     with Chatters(here.product.url, chats, per_s, 400, 0.0, seed) as people:
         time.sleep(SETTLE_S)
         yield
-    assert set(people.statuses) == {200}, people.statuses
+    people.check()
