@@ -67,15 +67,16 @@ PROTECTIONS = {
     ),
     "a ledger without memory stays closed": Protection(
         LUA + "step.lua", "opens = alone and now or now + K.LIMIT", "opens = now",
-        FAULTS + "redis_lost.py::test_no_slot_is_given_twice_when_redis_forgets_who_runs"
-        "[flushed-0]",
+        "tests/gateway/ledger/test_reopening.py",
     ),
-    "a key has a cap": Protection(
-        LUA + "flows.lua", "if L.get(e.n_k) + e.w > tonumber(key[3]) then return false end", "",
+    "a key and its owner have a cap": Protection(
+        LUA + "flows.lua", "or key[2] ~= '1' then return false end\n",
+        "or key[2] ~= '1' then return false end\n  if true then return true end\n",
         FAULTS + "many_gateways.py::test_a_cap_holds_over_all_gateways[0]",
     ),
     "an engine has so many slots": Protection(
-        LUA + "placing.lua", "if held + e.w > r.now then", "if held + e.w > r.now + 1 then",
+        LUA + "fleet.lua", "now = tonumber(f[3]), accepts = true",
+        "now = tonumber(f[3]) + 1, accepts = true",
         FAULTS + "redis_lost.py::test_no_slot_is_given_twice_when_redis_forgets_who_runs"
         "[flushed-0]",
     ),
