@@ -18,6 +18,7 @@ from quotas.services import books
 
 NO_LIMIT = None
 NO_KEYS = Scope()  # of changes that touch no key
+CHANGED_MEANWHILE = "Somebody changed this limit meanwhile; look again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def set_limit(
     with books.writing(holder.scope):
         row = _row(holder, service_class, name, per, is_lasting=ends_at is None)
         if edition is not None and edition != (row.edition if row.pk else 0):
-            raise ValidationError("Somebody changed this limit meanwhile; look again.")
+            raise ValidationError(CHANGED_MEANWHILE)
         row.value = value
         row.names = None if names is None else sorted(set(names))
         row.ends_at = ends_at
@@ -96,7 +97,7 @@ def clear_limit(
             _same(holder), service_class=service_class, name=name, per=per
         )
         if edition is not None and not rows.filter(edition=edition).exists():
-            raise ValidationError("Somebody changed this limit meanwhile; look again.")
+            raise ValidationError(CHANGED_MEANWHILE)
         deleted, _ = rows.delete()
     return deleted > 0
 
@@ -149,6 +150,8 @@ def check(
         raise ValidationError({"per": f"{spec.name} is counted per {' or '.join(spec.pers)}."})
     if holder.level == Level.KEY and per != "key":
         raise ValidationError({"per": "A limit set on a key counts for that key alone."})
+    if holder.level == Level.USER and per == "group":
+        raise ValidationError({"per": "A user cannot be given a limit of the whole group."})
     if ends_at is not None and ends_at <= timezone.now():
         raise ValidationError({"ends_at": "The end must be in the future."})
     if spec.is_list:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
+from pghistory.models import Events
 
 from quotas.models import LimitRow, User
 from quotas.services import bulk, limit_csv, limits
@@ -82,6 +83,25 @@ def test_a_preview_costs_the_same_for_many(
     for people in ([alice], [alice, bob]):
         with django_assert_num_queries(1):
             bulk.preview(operation=Operation("set", value=9), people=people, **BATCH)
+
+
+def test_applying_costs_the_same_for_many_and_is_all_in_the_trail(
+    django_assert_max_num_queries: Callable, redis_url: str
+) -> None:
+    """A thousand people are changed by a dozen statements, each with its line in the trail."""
+    many = [User(username=f"p{n}", email=f"p{n}@example.org") for n in range(100)]
+    people = User.objects.bulk_create(many)
+    for value in (7, 8):  # made the first time, changed the second
+        found = bulk.preview(operation=Operation("set", value=value), people=people, **BATCH)
+        with django_assert_max_num_queries(12):
+            assert bulk.apply(changes=found) == 100
+    assert set(LimitRow.objects.values_list("value", "edition")) == {(8, 2)}
+    trail = Events.objects.filter(pgh_obj_model="quotas.LimitRow")
+    assert trail.count() == 200
+
+    found = bulk.preview(operation=Operation("expire"), people=people, **BATCH)
+    bulk.apply(changes=found)
+    assert not LimitRow.objects.exists()
 
 
 @pytest.fixture
