@@ -46,7 +46,7 @@ class ReplicaForm(forms.ModelForm):  # type: ignore[type-arg]
     def _post_clean(self) -> None:
         """Put the key in its place once the other fields are on the replica."""
         before = self.instance.url
-        super()._post_clean()
+        super()._post_clean()  # type: ignore[misc]  # Django's own, not in the stubs
         given = self.cleaned_data.get("api_key") or None
         if given is None and self.cleaned_data.get("forget_api_key"):
             given = ""

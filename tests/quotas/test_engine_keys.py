@@ -52,7 +52,7 @@ def form(replica: Replica, **changes: object) -> dict[str, object]:
 @pytest.mark.django_db(transaction=True)
 def test_a_key_is_stored_and_published_sealed(valkey: redis.Redis, replica: Replica) -> None:
     """The row and what the gateways read hold it sealed; only SECRET_KEY opens it."""
-    published = fleet_from_json(valkey.hget(DIRECTORY, "fleet")).replicas[0]
+    published = fleet_from_json(valkey.hget(DIRECTORY, "fleet") or b"").replicas[0]
 
     assert KEY not in replica.sealed_key
     assert published.sealed_key == replica.sealed_key

@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import sys
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -28,7 +28,7 @@ class Command(BaseCommand):
     """Find out what answers at an address and how to register it."""
 
     help = "Tell in plain words what engine answers at an address, and what to set there and here."
-    stealth_options: ClassVar[tuple[str, ...]] = ("shown_key",)  # how addengine hands one on
+    stealth_options = ("shown_key",)  # how addengine hands one on
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the address and the form of the answer."""

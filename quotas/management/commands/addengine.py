@@ -6,7 +6,7 @@ import getpass
 import io
 import json
 import sys
-from typing import Any, ClassVar
+from typing import Any
 
 from django.core.management import call_command, get_commands
 from django.core.management.base import CommandError, CommandParser
@@ -18,7 +18,7 @@ from quotas.services import engines
 
 class Command(BooksCommand):
     help = "Registers an engine replica, or changes the one at that address."
-    stealth_options: ClassVar[tuple[str, ...]] = ("shown_key",)
+    stealth_options = ("shown_key",)
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
