@@ -7,17 +7,16 @@ the whole text, never compared. Rule 3: no key and no part of one is ever logged
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
-from gateway.charges import COUNTED, Counted, needs_calendar
+from gateway.charges import COUNTED, Plan, needs_calendar
 from gateway.core.fields import Kind
 from gateway.core.headers import Headers, first
 from gateway.core.types import ServiceClass
 from gateway.directory import Directory
 from gateway.errors import NotAuthenticated
 from quotas.snapshots import credentials, keyformat
-from quotas.snapshots.directory import KeySnapshot, Limits
+from quotas.snapshots.directory import KeySnapshot
 
 _END_USER_LENGTH = 128
 
@@ -29,54 +28,55 @@ _read = lru_cache(maxsize=1024)(credentials.read)
 _CLASSES = {one.value: one for one in ServiceClass}
 
 
-@dataclass(frozen=True)
 class Caller:
-    """The key behind a request, and in which class it stands; the same for all its requests."""
+    """The key behind a request, and in which class it stands; the same for all its requests.
 
-    key: KeySnapshot
-    service_class: ServiceClass
-    user_id: str  # whose flow: the owner, or the end user an application key names
-    end_user: str = ""
-    batch_id: str = ""
+    Nothing of it changes but what is remembered of work done for it.
+    """
 
-    @cached_property
-    def limits(self) -> Limits:
-        """Return the limits that bind."""
-        return self.key.limits(self.service_class)
+    __slots__ = (
+        "_as_batch", "_least", "batch_id", "end_user", "identities", "is_counted", "key", "limits",
+        "needs_calendar", "plans", "service_class", "user_id", "written",
+    )  # fmt: skip
 
-    @cached_property
-    def identities(self) -> dict[str, str]:
-        """Return whose counters it draws on; behind an application key that of the end user."""
-        key = self.key
-        return {"key": key.key_id, "person": self.user_id, "group": key.group_id}
-
-    @cached_property
-    def is_counted(self) -> bool:
-        """Does any limit per minute, day or month bind it?"""
-        limits = self.limits
-        return any(
+    def __init__(
+        self,
+        key: KeySnapshot,
+        service_class: ServiceClass,
+        user_id: str,  # whose flow: the owner, or the end user an application key names
+        end_user: str = "",
+        batch_id: str = "",
+    ) -> None:
+        self.key = key
+        self.service_class = service_class
+        self.user_id = user_id
+        self.end_user = end_user
+        self.batch_id = batch_id
+        #: The limits that bind.
+        limits = self.limits = key.limits(service_class)
+        #: Whose counters it draws on; behind an application key that of the end user.
+        self.identities = {"key": key.key_id, "person": user_id, "group": key.group_id}
+        #: Does any limit per minute, day or month bind it?
+        self.is_counted = any(
             name in COUNTED for of in (limits.key, limits.person, limits.group) for name in of
         )
+        #: Does a limit of a day or month?
+        self.needs_calendar = needs_calendar(limits)
+        #: Its counted limits by time zone (quota).
+        self.plans: dict[str, Plan] = {}
+        #: The constant part of its usage records, by route and pool (record).
+        self.written: dict[tuple[Kind, str], bytes] = {}
+        self._least: dict[str, int | None] = {}
+        self._as_batch: Caller | None = None
 
-    @cached_property
-    def needs_calendar(self) -> bool:
-        """Does a limit of a day or month bind it?"""
-        return needs_calendar(self.limits)
-
-    @cached_property
+    @property
     def as_batch(self) -> Caller:
         """Return the same caller in the batch class."""
-        return replace(self, service_class=ServiceClass.BATCH)
-
-    @cached_property
-    def plans(self) -> dict[str, tuple[float, tuple[Counted, ...]]]:
-        """Return its counted limits by time zone, with the end of their first window (quota)."""
-        return {}
-
-    @cached_property
-    def written(self) -> dict[tuple[Kind, str], bytes]:
-        """Return the constant part of its usage records, by route and pool (gateway.record)."""
-        return {}
+        if self._as_batch is None:
+            self._as_batch = Caller(
+                self.key, ServiceClass.BATCH, self.user_id, self.end_user, self.batch_id
+            )
+        return self._as_batch
 
     def least(self, name: str) -> int | None:
         """Return the tightest of its limits of this name."""
@@ -85,10 +85,6 @@ class Caller:
             found = [scope[name] for scope in scopes if name in scope]
             self._least[name] = min(found, default=None)
         return self._least[name]
-
-    @cached_property
-    def _least(self) -> dict[str, int | None]:
-        return {}
 
 
 def presented(headers: Headers) -> str:

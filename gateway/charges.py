@@ -12,9 +12,8 @@ Rule 3: what could never fit is not made to wait.
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from gateway.core.types import Charge
@@ -31,50 +30,67 @@ COUNTED: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
 class Counted:
     """One counted limit that binds somebody in one class, until its window ends."""
 
-    name: str
-    per: str  # key, person, group
-    level: str  # where it was set: everyone, group, user, key
-    service_class: str
-    identity: str
-    limit: int
-    window: windows.Window | None  # None: a minute
+    __slots__ = (
+        "_look", "counter", "ends_at_ms", "in_books", "level", "limit", "name", "per",
+        "service_class", "settles", "unit", "window", "window_name",
+    )  # fmt: skip
 
-    @cached_property
-    def unit(self) -> str:
-        """Return what it counts: requests or tokens."""
-        return COUNTED[self.name][0]
-
-    @cached_property
-    def counter(self) -> str:
-        """Return the name of its counter, apart from the window."""
-        return f"{self.name}|{self.service_class}|{self.per}|{self.identity}"
-
-    @cached_property
-    def in_books(self) -> str:
-        """Return the name under which the books publish what was used, "" for a minute."""
-        if self.window is None:
-            return ""
-        return counters.field(self.window.name, self.service_class, self.per, self.identity)
+    def __init__(
+        self,
+        name: str,
+        per: str,  # key, person, group
+        level: str,  # where it was set: everyone, group, user, key
+        service_class: str,
+        identity: str,
+        limit: int,
+        window: windows.Window | None,  # None: a minute
+    ) -> None:
+        self.name = name
+        self.per = per
+        self.level = level
+        self.service_class = service_class
+        self.limit = limit
+        self.window = window
+        self.unit = COUNTED[name][0]  # what it counts: requests or tokens
+        self.settles = self.unit == "tokens"
+        self.counter = f"{name}|{service_class}|{per}|{identity}"  # apart from the window
+        self.window_name = "" if window is None else window.name
+        self.ends_at_ms = 0 if window is None else window.end_ms
+        #: The name under which the books publish what was used, "" for a minute.
+        self.in_books = (
+            "" if window is None else counters.field(window.name, service_class, per, identity)
+        )
+        self._look = self.charge(limit)
 
     def charge(self, amount: int, floor: int = 0) -> Charge:
         """Return what the ledger is asked to count."""
         return Charge(
-            counter=self.counter,
-            limit=self.limit,
-            amount=amount,
-            window="" if self.window is None else self.window.name,
-            ends_at_ms=0 if self.window is None else self.window.end_ms,
-            floor=floor,
-            settles=self.unit == "tokens",
+            self.counter, self.limit, amount, self.window_name, self.ends_at_ms, floor, self.settles
         )
 
     def look(self, floor: int = 0) -> Charge:
         """Return the charge that asks where the limit stands: a minute resets when it is whole."""
-        return self.charge(self.limit, floor)
+        if self._look.floor != floor:
+            self._look = self.charge(self.limit, floor)
+        return self._look
+
+
+class Plan(NamedTuple):
+    """The counted limits of one caller until the first of their windows ends."""
+
+    ends_at_ms: float
+    limits: tuple[Counted, ...]
+    in_books: tuple[str, ...]  # names of those the books count, too
+
+
+def plan_of(limits: tuple[Counted, ...]) -> Plan:
+    """Return how long these limits are the ones to look at."""
+    ends = [limit.ends_at_ms for limit in limits if limit.window is not None]
+    in_books = tuple([limit.in_books for limit in limits if limit.in_books])
+    return Plan(min(ends, default=math.inf), limits, in_books)
 
 
 def needs_calendar(limits: Limits) -> bool:

@@ -196,10 +196,10 @@ class Client:
         lines = [_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status, self._link.date()]
         length = None
         for name, value in headers:
-            lines.append(b"%b: %b\r\n" % (name, value))
+            lines += (name, b": ", value, b"\r\n")
             if name == b"content-length":
                 length = int(value)
-        lines.append(b"x-request-id: %b\r\n" % self.request_id.encode())
+        lines += (b"x-request-id: ", self.request_id.encode(), b"\r\n")
         if self.method == "HEAD" or status in _BODILESS:
             length = 0
         elif length is None and self.minor:

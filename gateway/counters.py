@@ -55,6 +55,22 @@ class Counters:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._redis.aclose()
 
+    def zone_at_hand(self, generation: str) -> str:
+        """Return the time zone where nothing has to be waited for, else ""."""
+        return self._zone if self._is_fresh(ZONE, generation) else ""
+
+    def at_hand(self, names: tuple[str, ...], generation: str) -> dict[str, int] | None:
+        """Return `floors` where nothing has to be waited for, None where something has."""
+        if not generation or generation != self._generation:
+            return None
+        known, oldest_s, found = self._known, self._clock() - TRUSTED_S, {}
+        for name in names:
+            told = known.get(name)
+            if told is None or told[0] < oldest_s:
+                return None
+            found[name] = told[1]
+        return found
+
     async def zone(self, generation: str) -> str:
         """Return the time zone whose calendar names the windows."""
         await self._ensure([ZONE], generation)

@@ -11,7 +11,7 @@ from gateway.core.fields import Kind, Orders
 from gateway.core.headers import TO_ENGINE, Headers
 from gateway.core.types import Grant, ServiceClass
 from gateway.intake import Order
-from gateway.upstream import Target
+from gateway.upstream import Target, target_at
 from quotas.snapshots.directory import ReplicaSnapshot
 from quotas.snapshots.sealed import opened
 
@@ -39,7 +39,7 @@ def counts(order: Order, replica: ReplicaSnapshot | None) -> tuple[bool, bool]:
 
 def target_of(replica: ReplicaSnapshot) -> Target:
     """Return where the replica listens; llama.cpp closes after each stream without saying so."""
-    return Target.from_url(replica.url, reuse=replica.kind != "llamacpp")
+    return target_at(replica.url, replica.kind != "llamacpp")
 
 
 def http_request(
@@ -75,7 +75,7 @@ def http_request(
 @lru_cache(maxsize=1024)
 def _head(url: str, kind: Kind, api_key: str) -> bytes:
     """Return the part of the head that is the same for all requests to one replica and route."""
-    target = Target.from_url(url)
+    target = target_at(url)
     lines = [
         f"POST {target.prefix}{fields.PATH_OF[kind]} HTTP/1.1",
         f"host: {target.authority}",

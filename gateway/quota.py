@@ -11,10 +11,19 @@ import datetime as dt
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from gateway.authenticate import Caller
-from gateway.charges import COUNTED, Counted, Reservation, counted, needs_calendar, reserve
+from gateway.charges import (
+    COUNTED,
+    Counted,
+    Reservation,
+    counted,
+    needs_calendar,
+    plan_of,
+    reserve,
+)
 from gateway.core.fields import GENERATES, Asked
 from gateway.core.headers import Headers
 from gateway.core.types import QuotaState
@@ -30,7 +39,8 @@ LONGEST_MINUTE_WAIT_S = 60
 class InsufficientQuota(Rejected):
     """The day's or month's worth is used up: waiting a little does not help."""
 
-    type, code = "insufficient_quota", "insufficient_quota"
+    type = "insufficient_quota"
+    code = "insufficient_quota"
 
 
 class Quota:
@@ -49,20 +59,32 @@ class Quota:
             zone = await self._counters.zone(self._directory.generation)
         return counted(limits, service_class, identities, dt.datetime.now(dt.UTC), zone)
 
-    async def _of_caller(self, caller: Caller) -> tuple[Counted, ...]:
-        """Return the counted limits of a caller, worked out anew when one of its windows ends."""
+    def _at_hand(self, caller: Caller) -> tuple[tuple[Counted, ...], dict[str, int]] | None:
+        """Return a caller's limits and what was used of them, None where that must be asked."""
+        generation, zone = self._directory.generation, "UTC"
+        if caller.needs_calendar:
+            zone = self._counters.zone_at_hand(generation)
+        plan = caller.plans.get(zone)
+        if plan is None or plan.ends_at_ms <= time.time() * 1000:
+            return None
+        if not plan.in_books:
+            return plan.limits, {}
+        floors = self._counters.at_hand(plan.in_books, generation)
+        return None if floors is None else (plan.limits, floors)
+
+    async def _asked(self, caller: Caller) -> tuple[tuple[Counted, ...], dict[str, int]]:
+        """Return the same, worked out anew when one of its windows has ended."""
         zone = "UTC"
         if caller.needs_calendar:
             zone = await self._counters.zone(self._directory.generation)
-        known = caller.plans.get(zone)
-        if known is None or known[0] <= time.time() * 1000:
+        plan = caller.plans.get(zone)
+        if plan is None or plan.ends_at_ms <= time.time() * 1000:
             now = dt.datetime.now(dt.UTC)
             limits = counted(
                 caller.limits, caller.service_class.value, caller.identities, now, zone
             )
-            ends = [limit.window.end_ms for limit in limits if limit.window is not None]
-            known = caller.plans[zone] = (min(ends, default=math.inf), limits)
-        return known[1]
+            plan = caller.plans[zone] = plan_of(limits)
+        return plan.limits, await self.floors(plan.limits)
 
     async def floors(self, limits: Iterable[Counted]) -> dict[str, int]:
         """Return what the books say was used of the limits of a day or month."""
@@ -73,10 +95,10 @@ class Quota:
         self, caller: Caller, asked: Asked, prompt: int, most: int | None
     ) -> Reservation:
         """Return what a request reserves, or say that it could never be had."""
-        limits = await self._of_caller(caller)
+        limits, floors = self._at_hand(caller) or await self._asked(caller)
         reservation = reserve(
             limits,
-            await self.floors(limits),
+            floors,
             prompt=prompt,
             weight=asked.weight,
             stated=asked.max_tokens,
@@ -195,12 +217,14 @@ def duration(ms: int) -> str:
     """Return a duration the way OpenAI writes it: 17ms, 1.5s, 6m0s, 1h0m3s."""
     if ms < 1000:
         return f"{ms}ms"
-    minutes, rest_ms = divmod(ms, 60_000)
-    if not minutes:
-        return f"{rest_ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
-    seconds = math.ceil(rest_ms / 1000)
-    if seconds == 60:
-        minutes, seconds = minutes + 1, 0
+    if ms < 60_000:
+        return f"{ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
+    return _long_duration(math.ceil(ms / 1000))
+
+
+@lru_cache(maxsize=256)
+def _long_duration(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"
 

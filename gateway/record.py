@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 
 import orjson
@@ -16,20 +15,23 @@ from gateway.errors import GatewayError, Stopped
 from gateway.intake import Order
 from gateway.upstream import Closed
 
+SERVED, FAILED = Outcome.SERVED, Outcome.FAILED  # members of an enum are slow to look up
 _CODE_LENGTH = 64
 _BROKEN = frozenset({"abort", "error"})  # finish reasons of engines that gave up
 
 
-@dataclass(slots=True)
 class Story:
     """What is known of one request so far; the record is written from it."""
 
-    order: Order
-    client: Client
-    grant: Grant | None = None
-    answer: Answer | None = None
-    status: int = 0  # what the client was told
-    expired: GatewayError | None = None  # a limit of ours that was passed
+    __slots__ = ("answer", "client", "expired", "grant", "order", "status")
+
+    def __init__(self, order: Order, client: Client) -> None:
+        self.order = order
+        self.client = client
+        self.grant: Grant | None = None
+        self.answer: Answer | None = None
+        self.status = 0  # what the client was told
+        self.expired: GatewayError | None = None  # a limit of ours that was passed
 
     def outcome(self) -> Outcome:
         """Return how a request ended that was given a slot."""
@@ -39,13 +41,13 @@ class Story:
         if isinstance(self.expired, Stopped):
             return Outcome.ABORTED
         if answer is None or answer.error is not None or answer.status != 200 or self.expired:
-            return Outcome.FAILED
+            return FAILED
         usage = answer.usage
         if usage.error_code or usage.finish_reason in _BROKEN:
-            return Outcome.FAILED
+            return FAILED
         if answer.is_stream and not usage.whole:
-            return Outcome.FAILED
-        return Outcome.SERVED
+            return FAILED
+        return SERVED
 
     def evicted_as(self, *, is_draining: bool) -> Outcome:
         """Return how a request ended that left the queue by our or its client's wish."""
@@ -147,7 +149,7 @@ class Story:
         if self.expired is not None:
             return self.expired.code
         answer = self.answer
-        if outcome is not Outcome.FAILED or answer is None:
+        if outcome is not FAILED or answer is None:
             return ""
         if answer.usage.error_code:
             return answer.usage.error_code[:_CODE_LENGTH]

@@ -17,8 +17,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from gateway.connection import (
@@ -39,55 +38,74 @@ __all__ = [
     "Target",
     "Upstream",
     "UpstreamError",
+    "target_at",
 ]
 
 REUSE_S = 2.5  # half of the idle time after which engines close
 CONNECT_S = 5.0
 
 
-@dataclass(frozen=True)
 class Target:
-    """Where to send: a host and port, or a unix socket."""
+    """Where to send: a host and port, or a unix socket. The same object means the same place."""
 
-    host: str = ""
-    port: int = 0
-    socket_path: str = ""
-    tls: bool = False
-    prefix: str = ""  # path before /v1
-    reuse: bool = True
+    __slots__ = ("authority", "host", "port", "prefix", "reuse", "socket_path", "tls")
 
-    @classmethod
-    @lru_cache(maxsize=1024)
-    def from_url(cls, url: str, *, reuse: bool = True) -> Target:
-        """Read an engine's base address."""
-        parts = urlsplit(url)
-        tls = parts.scheme == "https"
-        port = parts.port or (443 if tls else 80)
-        return cls(parts.hostname or "", port, "", tls, parts.path.rstrip("/"), reuse)
-
-    @cached_property
-    def authority(self) -> str:
-        """Return the value of the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+    def __init__(
+        self,
+        host: str = "",
+        port: int = 0,
+        socket_path: str = "",
+        tls: bool = False,
+        prefix: str = "",  # path before /v1
+        reuse: bool = True,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.socket_path = socket_path
+        self.tls = tls
+        self.prefix = prefix
+        self.reuse = reuse
+        #: The value of the Host header.
+        self.authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-@dataclass(eq=False, slots=True)
+@lru_cache(maxsize=1024)
+def target_at(url: str, reuse: bool = True) -> Target:
+    """Read an engine's base address."""
+    parts = urlsplit(url)
+    tls = parts.scheme == "https"
+    port = parts.port or (443 if tls else 80)
+    return Target(parts.hostname or "", port, "", tls, parts.path.rstrip("/"), reuse)
+
+
 class Call:
     """One request on its way; what its owner holds."""
 
-    receiver: Receiver
-    target: Target
-    request: bytes  # head, and body unless that is streamed
-    pool: Upstream
-    streamed: bool = False  # the body follows by `write`: it cannot be sent twice
-    connection: Connection | None = None
-    ready: asyncio.Event | None = None
-    over: bool = False
-    _reused: bool = False
-    _connecting: asyncio.Task[None] | None = None
-    resent: bool = False  # a kept connection had died, and it was sent again
-    _paused: bool = field(default=False)
+    __slots__ = (
+        "_connecting", "_paused", "_reused", "connection", "over", "pool", "ready", "receiver",
+        "request", "resent", "streamed", "target",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        target: Target,
+        request: bytes,  # head, and body unless that is streamed
+        pool: Upstream,
+        streamed: bool,  # the body follows by `write`: it cannot be sent twice
+    ) -> None:
+        self.receiver = receiver
+        self.target = target
+        self.request = request
+        self.pool = pool
+        self.streamed = streamed
+        self.connection: Connection | None = None
+        self.ready: asyncio.Event | None = None
+        self.over = False
+        self.resent = False  # a kept connection had died, and it was sent again
+        self._reused = False
+        self._connecting: asyncio.Task[None] | None = None
+        self._paused = False
 
     def begin(self) -> None:
         """Take an idle connection or open one."""

@@ -16,7 +16,6 @@ import logging
 import secrets
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
 from typing import Any
 
 import redis.asyncio as redis
@@ -54,10 +53,12 @@ log = logging.getLogger("fairway.usage")
 Position = tuple[int, int]
 
 
-@dataclass(slots=True)
 class _Kept:
-    record: bytes
-    stream_id: Position | None  # None: not appended yet
+    __slots__ = ("record", "stream_id")
+
+    def __init__(self, record: bytes, stream_id: Position | None) -> None:
+        self.record = record
+        self.stream_id = stream_id  # None: not appended yet
 
 
 def _position(stream_id: str) -> Position:

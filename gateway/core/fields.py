@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from gateway.core.prompt import BadField, Kind, Prompt, Rules
+from gateway.core.prompt import COMPLETIONS, BadField, Kind, Prompt, Rules
 
 __all__ = ["BadField", "Kind", "Rules"]
 
@@ -88,6 +88,7 @@ NEVER_FROM_CLIENTS = _names(
     " use_beam_search data_parallel_rank stream stream_options extra_body logits_processors"
     " prompt_embeds chat_template mm_processor_kwargs service_tier"
 )
+_COMPLETES = frozenset({Kind.CHAT, Kind.COMPLETIONS})  # several choices may be asked for
 _SHOWN_DROPPED = 20
 _SET_ANEW = frozenset({"stream", "stream_options", "service_tier"})
 TIERS = frozenset({"auto", "default", "flex", "priority", "scale", "standard_only"})
@@ -204,10 +205,10 @@ def _max_tokens(kind: Kind, fields: dict[str, Any]) -> int | None:
 
 
 def _weight(kind: Kind, fields: dict[str, Any], prompts: int) -> int:
-    if kind not in (Kind.CHAT, Kind.COMPLETIONS):
+    if kind not in _COMPLETES:
         return 1
     n = _integer(fields, "n", 1, 1024) or 1
-    best_of = _integer(fields, "best_of", 1, 1024) if kind is Kind.COMPLETIONS else None
+    best_of = _integer(fields, "best_of", 1, 1024) if kind is COMPLETIONS else None
     if best_of is not None and best_of < n:
         raise BadField("`best_of` must not be less than `n`.", "best_of")
     return max(n, best_of or 1) * max(prompts, 1)

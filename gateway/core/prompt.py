@@ -18,12 +18,17 @@ import orjson
 class Kind(StrEnum):
     """The shape of a route's body and answer."""
 
+    __hash__ = str.__hash__  # as its text; an enum's own is slow
     CHAT = "chat"
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
     RESPONSES = "responses"
     MESSAGES = "messages"
     COUNT_TOKENS = "count_tokens"
+
+
+# Members of an enum are slow to look up.
+COMPLETIONS, EMBEDDINGS, RESPONSES = Kind.COMPLETIONS, Kind.EMBEDDINGS, Kind.RESPONSES
 
 
 class BadField(ValueError):
@@ -74,7 +79,7 @@ class Prompt:
         value = fields.get(name)
         if value is None or value == [] or value == "":
             raise BadField(f"`{name}` must not be missing or empty.", name)
-        if kind in _CONVERSES or (kind is Kind.RESPONSES and isinstance(value, list)):
+        if kind in _CONVERSES or (kind is RESPONSES and isinstance(value, list)):
             self._messages(value, name)
         else:
             self._prompts(kind, value, name)
@@ -112,7 +117,7 @@ class Prompt:
             self._ids(value, name)
             return
         limit = self._rules.embedding_inputs
-        if kind is Kind.EMBEDDINGS and len(value) > limit:
+        if kind is EMBEDDINGS and len(value) > limit:
             raise BadField(f"`{name}` may hold at most {limit} inputs.", name)
         self.count = len(value)
         for one in value:

@@ -16,6 +16,7 @@ from gateway.core.types import ServiceClass
 
 #: How much later than they came batch tickets stand; §3 of docs/scheduler.md.
 BATCH_HANDICAP_MS = 600_000
+_BATCH = ServiceClass.BATCH
 
 
 def rank(ageing_since_ms: int, service_class: ServiceClass, handicap_ms: int) -> int:
@@ -24,7 +25,7 @@ def rank(ageing_since_ms: int, service_class: ServiceClass, handicap_ms: int) ->
     Both classes age one second per second, so this stays constant while they wait: a batch
     ticket stands as if it had arrived ten minutes later.
     """
-    return ageing_since_ms + (handicap_ms if service_class is ServiceClass.BATCH else 0)
+    return ageing_since_ms + (handicap_ms if service_class is _BATCH else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,9 +219,10 @@ class _Play:
 def copy(state: LedgerState) -> LedgerState:
     """Return a state that can be played with; tickets and policies are shared, being frozen."""
     twin = LedgerState(state.rules)
-    for name in vars(state):
+    for name in dir(state):  # compiled there is no __dict__ to go through
         value = getattr(state, name)
-        setattr(twin, name, value.copy() if hasattr(value, "copy") else value)
+        if not (name.startswith("_") or callable(value)):
+            setattr(twin, name, value.copy() if hasattr(value, "copy") else value)
     twin.entries = {name: replace(entry) for name, entry in state.entries.items()}
     twin.replicas = {name: replace(replica) for name, replica in state.replicas.items()}
     twin.count_fleet()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.core import sharing
-from gateway.core.types import LedgerView, Outcome
+from gateway.core.types import Charge, LedgerView, Outcome, QuotaState
 from gateway.ledger import forecast
 from gateway.ledger import operations as op
 from gateway.ledger.desk import Desk
@@ -165,8 +165,12 @@ class MemoryStore:
         self._swept_ms = -1  # what came back may be overdue already
 
     def _ask(self, ask: op.Ask) -> None:
-        states = (self.desk.quotas.state(c, self.state.now_ms) for c in ask.charges)
-        self._answers.append(op.Told(tuple(states)))
+        self._answers.append(op.Told(self.quota(ask.charges)))
+
+    def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:
+        """Return where counted limits stand."""
+        now_ms, quotas = self.state.now_ms, self.desk.quotas
+        return tuple([quotas.state(charge, now_ms) for charge in charges])
 
     def _start_at_once(self, entry: Entry) -> bool:
         is_open = self.state.now_ms >= self.opens_at_ms
@@ -338,6 +342,16 @@ class MemoryLedger(LedgerShell):
         self._take(self.store.step(self._name, operations, elapsed_ms))
         if self._records:
             self._records.clear()  # what was recorded was told just now, or never will be
+
+    def ask(self, charges: tuple[Charge, ...]) -> asyncio.Future[tuple[QuotaState, ...]]:
+        """Ask right after something was sent: it was done at once, so no step is needed."""
+        future: asyncio.Future[tuple[QuotaState, ...]] = asyncio.get_running_loop().create_future()
+        future.set_result(self.store.quota(charges))
+        return future
+
+    async def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:
+        self._send(op.Beat())
+        return self.store.quota(charges)
 
     async def view(self) -> LedgerView:
         self._send(op.Beat())
