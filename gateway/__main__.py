@@ -1,6 +1,11 @@
 """`python -m gateway`: one gateway process, told everything by the environment."""
 
+# ruff: noqa: E402
 from __future__ import annotations
+
+from gateway import compiled
+
+IS_COMPILED = compiled.use()  # before anything else of the gateway is imported
 
 import dataclasses
 import gc

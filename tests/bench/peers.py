@@ -35,6 +35,13 @@ proxy_buffering off; proxy_request_buffering off; }} }} }}
 """
 
 
+# Starts the gateway as if nobody had compiled it.
+INTERPRETED = (
+    "import runpy; from gateway import compiled; compiled.use = lambda: False;"
+    "runpy.run_module('gateway', run_name='__main__')"
+)
+
+
 class Missing(Exception):
     """This proxy cannot be had here; the text says why."""
 
@@ -145,13 +152,15 @@ class Ours:
 
     ledger: str
     url: str
+    is_compiled: bool = True  # where it was built (gateway/compiled.py)
     secret: str = field(default_factory=lambda: keyformat.generate("interactive"))
 
     def __call__(self, folder: Path, port: int, engine: int) -> Peer:
         """Publish a directory and start the gateway."""
         self._publish(engine)
+        program = ("-m", "gateway") if self.is_compiled else ("-c", INTERPRETED)
         peer = launch(
-            f"fairway, {self.ledger} ledger", [sys.executable, "-m", "gateway"], port, "/readyz",
+            f"fairway, {self.ledger} ledger", [sys.executable, *program], port, "/readyz",
             HOST="127.0.0.1", PORT=str(port), REDIS_URL=self.url, LEDGER=self.ledger,
             SECRET_KEY="of a benchmark, long enough for anybody", DATA_DIR=str(folder),
         )  # fmt: skip

@@ -12,6 +12,7 @@ import asyncio
 import datetime as dt
 import json
 import os
+import platform
 import sys
 import tempfile
 from collections import defaultdict
@@ -22,6 +23,7 @@ from statistics import median
 import redis.asyncio as redis
 import uvloop
 
+from gateway import compiled
 from quotas.snapshots.usage import EPOCH, STREAM, WRITTEN
 from tests.bench import others, peers, rig
 from tests.bench.peers import LOAD_CORE, Missing, Ours, Peer
@@ -99,9 +101,12 @@ async def bench(url: str, *, long: bool) -> None:
         "sglang-router": others.sglang_router,
         "fairway, memory ledger": Ours("memory", url),
         "fairway, redis ledger": Ours("redis", url),
+        "fairway, not compiled": Ours("memory", url, is_compiled=False),
         "portkey": others.portkey,
         "litellm": others.litellm,
     }
+    if not compiled.folder().is_dir():
+        del starts["fairway, not compiled"]
     wanted = os.environ.get("BENCH_PEERS", "")
     rows: dict[str, list[Row]] = defaultdict(list)
     missing: dict[str, str] = {}
@@ -174,7 +179,9 @@ def write(medians: dict[str, Row], missing: dict[str, str], notes: list[str]) ->
         f"of {ROUNDS} interleaved rounds of {SECONDS:.0f} s). One process on one core each. Ours "
         "checks the key, holds the caps, counts requests per minute and tokens per day, orders "
         "the queue, keeps sessions together, writes a usage record and counts metrics; the others "
-        "do none of this. Compare figures of this table only with each other.",
+        f"do none of this. Python {platform.python_version()} of {_distribution()}"
+        f"{BUILT if compiled.folder().is_dir() else NOT_BUILT}. Compare figures of this table only "
+        "with each other.",
         "",
         "| proxy | " + " | ".join(text for _, text in COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
@@ -186,6 +193,16 @@ def write(medians: dict[str, Row], missing: dict[str, str], notes: list[str]) ->
     DOCUMENT.write_text("\n".join(lines) + "\n![CPU time](benchmarks.png)\n")
     picture(medians)
     print("\n".join(lines))
+
+
+BUILT = "; ours with its hot modules compiled (`make compiled`), where it does not say otherwise"
+NOT_BUILT = "; nothing of ours was compiled"
+
+
+def _distribution() -> str:
+    """Say whose build of Python this is: it decides about a third of our figures."""
+    is_debian = sys.base_prefix == "/usr" and Path("/etc/debian_version").exists()
+    return "Debian" if is_debian else "another build than Debian's"
 
 
 def ratios(medians: dict[str, Row]) -> list[str]:
