@@ -39,25 +39,23 @@ def value_words(spec: LimitSpec | None, value: int | None) -> str:
     """Return a value as people read it; what nobody set may still be bounded by the model."""
     if value is not None:
         return f"{value:,}"
-    return (
-        gettext("by the model's slots")
-        if spec and spec.name == "in_flight"
-        else gettext("no limit")
-    )
+    return gettext("by slots") if spec and spec.name == "in_flight" else gettext("no limit")
 
 
 def choices_of(person: User) -> list[tuple[str, str]]:
     """Return the limits one can ask more of, each with what the person has now."""
     now = {one: present(person, one) for one in ServiceClass.values}
     found = []
-    for name, label in choices():
+    for name, _label in choices():
         spec = limit_specs.BY_NAME[name]
-        has = [
-            f"{service_class} {value_words(spec, now[service_class][name][0])}"
+        has = {
+            service_class: value_words(spec, now[service_class][name][0])
             for service_class in spec.classes
             if name in now[service_class]
-        ]
-        found.append((name, f"{label}: {', '.join(has)}"))
+        }
+        each = [f"{service_class} {value}" for service_class, value in has.items()]
+        told = each if len(set(has.values())) > 1 else list(has.values())[:1]
+        found.append((name, f"{spec.label}: {', '.join(told)}"))
     return found
 
 

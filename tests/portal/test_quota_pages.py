@@ -31,7 +31,7 @@ def test_a_request_is_asked_approved_and_in_force(alice: Any, admin: Any, as_use
     """
     From asking to effect: the raise is a limit row of the person that ends by itself.
     """
-    assert "interactive 16, batch 16" in as_user(alice).get("/quota/").content.decode()
+    assert "Queued: 16" in as_user(alice).get("/quota/").content.decode()
     request = asked(alice, as_user)
     page = as_user(admin).get(f"/quota/{request.pk}/").content.decode()
     assert "paper deadline" in page
