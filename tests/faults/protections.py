@@ -105,7 +105,8 @@ PROTECTIONS = {
     ),
     "what two could read differently is refused": Protection(
         "gateway/inbound.py", "if is_ambiguous(self._target, self._headers, version):",
-        "if False:", FAULTS + "bytes.py::test_a_second_request_is_never_hidden",
+        "if False:",
+        WIRE + "http.py::test_an_ambiguous_request_is_refused_and_nothing_after_it_is_read",
     ),
     "a usage row is written once": Protection(
         "quotas/services/usage.py", "ON CONFLICT (request_id, arrived_at) DO NOTHING", "",
@@ -141,9 +142,9 @@ PROTECTIONS = {
         "return sum(v for v in values if math.isfinite(v) and v >= 0)",
         "tests/gateway/fleet/test_engines.py::test_a_broken_number_is_unknown",
     ),
-    "(30) the slot is free when the engine has ended": Protection(
-        "gateway/request.py", "answer.passed or answer.error is None):\n            self._settle()",
-        "answer.passed or answer.error is None):\n            pass",
+    "(30) a reader who takes nothing is cut": Protection(
+        "gateway/request.py", "client.full_since_s) is not None and now",
+        "None) is not None and now",
         WIRE + "ending.py::test_slow_readers_hold_no_slot_and_no_memory",
     ),
     "(31) a setting that cannot work is refused": Protection(
