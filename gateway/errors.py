@@ -10,6 +10,7 @@ GatewayError
   TooLarge 413
   EngineRefused 4xx     the engine would not take the request: its own words, in our shape
   Rejected 429          turned away at the door; the request never waited
+  InsufficientQuota 429 a day's or month's worth is used up
   Evicted 429           left the queue unserved
   EngineFailed 502      the engine or the way to it broke
   Unavailable 503       a part of the installation is away; try again
@@ -93,6 +94,12 @@ class TooLarge(GatewayError):
 
 class Rejected(GatewayError):
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
+
+
+class InsufficientQuota(Rejected):
+    """The day's or month's worth is used up: waiting a little does not help."""
+
+    type, code = "insufficient_quota", "insufficient_quota"
 
 
 class Evicted(Rejected):

@@ -29,18 +29,11 @@ from gateway.core.headers import Headers
 from gateway.core.types import QuotaState
 from gateway.counters import Counters
 from gateway.directory import Directory
-from gateway.errors import BadRequest, GatewayError, Rejected
+from gateway.errors import BadRequest, GatewayError, InsufficientQuota, Rejected
 from gateway.ledger.interface import Ledger, Refused
 from quotas.snapshots.directory import Limits
 
 LONGEST_MINUTE_WAIT_S = 60
-
-
-class InsufficientQuota(Rejected):
-    """The day's or month's worth is used up: waiting a little does not help."""
-
-    type = "insufficient_quota"
-    code = "insufficient_quota"
 
 
 class Quota:
