@@ -7,6 +7,8 @@ and nothing to run.
 Rule 1: what is built lies outside the source, in a folder named after the source it was made of,
 so a changed file is never run in the form it had before.
 Rule 2: only `python -m gateway` uses it, before it imports anything else.
+Rule 3: classes of errors stay out (`errors.py`): a compiled subclass of one that is not has no
+class attributes of its own. Nor does a compiled class keep what `cached_property` found.
 """
 
 from __future__ import annotations
