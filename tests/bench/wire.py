@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from math import isnan, nan
 from pathlib import Path
 from statistics import median
 
@@ -65,7 +66,7 @@ async def measure(peer: Peer, port: int, secret: str) -> Row:
         if seen.errors:
             print(f"  {peer.name}, {name}: {seen.errors} errors", flush=True)
         if streams:
-            row[f"{name} us/event"] = used / max(seen.events, 1) * 1e6
+            row[f"{name} us/event"] = used / seen.events * 1e6 if seen.events else nan
             row[f"{name} events/s"] = seen.events / SECONDS
             row[f"{name} ttft ms"] = _quantile(seen.first, 0.5) * 1e3
             row[f"{name} delay p99 ms"] = _quantile(seen.delays_us, 0.99) / 1e3
@@ -194,12 +195,21 @@ def write(medians: dict[str, Row], missing: dict[str, str], notes: list[str]) ->
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
     for name, row in medians.items():
-        lines.append(f"| {name} | " + " | ".join(f"{row[key]:.1f}" for key, _ in COLUMNS) + " |")
+        lines.append(f"| {name} | " + " | ".join(_cell(row[key]) for key, _ in COLUMNS) + " |")
     lines += ["", *(f"Missing here: {name} ({why})." for name, why in missing.items()), ""]
     lines += [*ratios(medians), *notes, ""]
     DOCUMENT.write_text("\n".join(lines) + "\n![CPU time](benchmarks.png)\n")
     picture(medians)
     print("\n".join(lines))
+
+
+def _per_event(ratio: float) -> str:
+    return "which passed no event in time" if isnan(ratio) else f"{ratio:.3g} × per event"
+
+
+def _cell(value: float) -> str:
+    """Write a figure; where nothing came in time there is none."""
+    return "none came" if isnan(value) else f"{value:.1f}"
 
 
 BUILT = "; ours with its hot modules compiled (`make compiled`), where it does not say otherwise"
@@ -222,9 +232,7 @@ def ratios(medians: dict[str, Row]) -> list[str]:
             if other != "direct" and not other.startswith("fairway"):
                 request = row["plain us/request"] / theirs["plain us/request"]
                 event = row["many us/event"] / theirs["many us/event"]
-                found.append(
-                    f"* {name}: {request:.2f} × {other} per request, {event:.2f} × per event."
-                )
+                found.append(f"* {name}: {request:.3g} × {other} per request, {_per_event(event)}.")
         if "direct" in medians:
             bare = medians["direct"]
             added_ms = row["few ttft ms"] - bare["few ttft ms"]
