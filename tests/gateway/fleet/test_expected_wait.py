@@ -13,7 +13,8 @@ from gateway.core.types import ServiceClass
 from gateway.core.verdict import percentile
 from gateway.ledger import forecast
 from gateway.ledger import operations as op
-from gateway.ledger.simulation import POOL, Arrival, Policy, Simulation, backlog
+from gateway.ledger.simulation import POOL, Job, Policy, Simulation
+from gateway.ledger.trace import Arrival, backlog
 
 CHAT = ServiceClass.INTERACTIVE
 SERVICE_S = 10.0
@@ -35,13 +36,15 @@ class Told(Simulation):
         self.pairs: list[tuple[float, float]] = []  # told and waited, in seconds
         super().__init__(*trace)
 
-    def _arrive(self, arrival: Arrival, passed: int = 0, place: str = "") -> None:
+    def _arrive(
+        self, arrival: Arrival, passed: int = 0, place: str = "", job: Job | None = None
+    ) -> None:
         self._call(op.Advance(passed))
         if arrival.service_class is CHAT:
             state, homes = self._store.state, self._store.homes()
             wait = forecast.newcomer_waits(state, homes, CHAT)[POOL]
             self.told[f"t{self._count + 1}"] = wait
-        super()._arrive(arrival, 0, place)
+        super()._arrive(arrival, 0, place, job)
 
     def _started(self, started: op.Started) -> None:
         told = self.told.pop(started.ticket_id, None)
