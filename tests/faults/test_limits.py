@@ -40,6 +40,7 @@ reservations.reserve(group=group, pool=Pool.objects.get(name="witness"), slots=6
 """
 
 
+@pytest.mark.long  # gateway/ledger/test_reservations.py holds the rule in every run
 async def test_a_course_gets_its_slots_and_others_the_rest(
     doomed: Product, witness: Witness
 ) -> None:
