@@ -62,6 +62,7 @@ def test_a_killed_child_is_back_and_the_others_never_restarted(
     assert {name: gone for name, gone in ended.items() if gone and name not in spared} == {}
 
 
+@pytest.mark.long  # house/test_supervisor.py holds it in every run
 def test_a_killed_supervisor_takes_everything_with_it(
     fresh: Callable[..., Product], running_witness: Witness
 ) -> None:
