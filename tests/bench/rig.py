@@ -65,6 +65,12 @@ LAST = (
 )
 
 
+def _content_length(lowered: bytes) -> int:
+    """Return the length a head names in lower case; 0 where a router's probe has no body."""
+    _, found, rest = lowered.partition(b"content-length:")
+    return int(rest.partition(b"\r\n")[0]) if found else 0
+
+
 class Engine(asyncio.Protocol):
     """Answers each POST at once, or as a stream in step with all the others."""
 
@@ -91,10 +97,7 @@ class Engine(asyncio.Protocol):
             self._buffer = b""
             self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
             return
-        lowered = head.lower()
-        at = lowered.index(b"content-length:") + 15
-        length = int(lowered[at:].partition(b"\r\n")[0])
-        if len(rest) < length:
+        if len(rest) < _content_length(head.lower()):
             return
         self._buffer = b""
         if b'"stream":true' in rest or b'"stream": true' in rest:
@@ -210,8 +213,7 @@ class Load(asyncio.Protocol):
         self._streams = b"chunked" in lowered
         self._wanted = 1 << 60
         if not self._streams:
-            at = lowered.index(b"content-length:") + 15
-            self._wanted = int(lowered[at:].partition(b"\r\n")[0])
+            self._wanted = _content_length(lowered)
         return rest
 
 
