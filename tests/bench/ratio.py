@@ -27,10 +27,13 @@ SECONDS = 0.6
 async def cost_us(peer: Peer, *, stream: bool) -> float:
     """Return the CPU of one request, or of one event, in one short round."""
     raw = rig.request(peer.port, peer.secret, stream=stream)
-    await rig.drive(peer.port, raw, 64, 0.2)  # warm
-    before = peer.cpu_s()
-    seen = await rig.drive(peer.port, raw, 64, SECONDS)
-    return (peer.cpu_s() - before) / max(seen.events if stream else seen.answers, 1) * 1e6
+    async with rig.under_load(peer.port, raw, 64) as counts:
+        await asyncio.sleep(0.2)  # warm
+        before = peer.cpu_s()
+        counts.take()
+        await asyncio.sleep(SECONDS)
+        used, seen = peer.cpu_s() - before, counts.take()
+    return used / max(seen.events if stream else seen.answers, 1) * 1e6
 
 
 async def ratios(url: str) -> tuple[float, float]:
@@ -38,7 +41,7 @@ async def ratios(url: str) -> tuple[float, float]:
     loop = asyncio.get_running_loop()
     engine = await loop.create_server(rig.Engine, "127.0.0.1", 0)
     port = engine.sockets[0].getsockname()[1]
-    beside = [asyncio.create_task(rig.decode(50)), asyncio.create_task(take_records(url))]
+    beside = [asyncio.create_task(rig.decode()), asyncio.create_task(take_records(url))]
     found: list[float] = []
     with ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 
 END = b"0\r\n\r\n"
-TOKENS = 50
+TOKENS, TOKENS_PER_S = 250, 50  # of a chat's usual answer
 
 
 def _event(payload: str) -> bytes:
@@ -58,7 +59,8 @@ LAST = (
     _event(_chunk("{}", '"stop"'))
     + _event(
         '{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1790000000,"model":"bench",'
-        '"choices":[],"usage":{"prompt_tokens":120,"completion_tokens":50,"total_tokens":170}}'
+        '"choices":[],"usage":{"prompt_tokens":120,'
+        f'"completion_tokens":{TOKENS},"total_tokens":{120 + TOKENS}}}}}'
     )
     + _event("[DONE]")
     + END
@@ -118,10 +120,13 @@ class Engine(asyncio.Protocol):
             self.transport.write(LAST)
 
 
-async def decode(per_s: float) -> None:
-    """Let every stream have one token a step, as an engine's batch does."""
+async def decode(per_s: float = TOKENS_PER_S) -> None:
+    """Let every stream have one token a step, as an engine's batch does; steps keep their time."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
     while True:
-        await asyncio.sleep(1 / per_s)
+        due = max(due + 1 / per_s, loop.time() - 1 / per_s)
+        await asyncio.sleep(max(0.0, due - loop.time()))
         token = stamped()
         for stream in tuple(Engine.streams):
             stream.step(token)
@@ -137,6 +142,12 @@ class Counts:
     latencies: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
     delays_us: list[int] = field(default_factory=list)  # of events, from engine to client
+
+    def take(self) -> Counts:
+        """Return what was seen since the last time, and begin anew."""
+        taken = replace(self)
+        self.__init__()  # type: ignore[misc]
+        return taken
 
 
 class Load(asyncio.Protocol):
@@ -233,23 +244,27 @@ def request(
     return head.encode() + body
 
 
-async def drive(
-    port: int, raw: bytes, connections: int, seconds: float, *, whole_streams: bool = False
-) -> Counts:
-    """Keep `connections` busy for so long."""
-    loop, counts = asyncio.get_running_loop(), Counts()
-    end = loop.time() + seconds
-    loads = [
-        (await loop.create_connection(lambda: Load(raw, counts, lambda: loop.time() > end),
-                                      "127.0.0.1", port))[1]
-        for _ in range(connections)
-    ]  # fmt: skip
-    await asyncio.sleep(seconds)
-    if not whole_streams:
+@asynccontextmanager
+async def under_load(
+    port: int, raw: bytes, connections: int, *, apart_s: float = 0.0
+) -> AsyncIterator[Counts]:
+    """Keep `connections` busy meanwhile; each begins `apart_s` after the one before.
+
+    Whoever measures takes the counts of a stretch with `Counts.take`, once all have begun.
+    """
+    loop, counts, over = asyncio.get_running_loop(), Counts(), asyncio.Event()
+    loads = []
+    for _ in range(connections):
+        made = await loop.create_connection(
+            lambda: Load(raw, counts, over.is_set), "127.0.0.1", port
+        )
+        loads.append(made[1])
+        await asyncio.sleep(apart_s)
+    try:
+        yield counts
+    finally:
+        over.set()
         for load in loads:
             if load.transport is not None and not load.done.done():
                 load.done.set_result(None)
                 load.transport.abort()
-    else:
-        await asyncio.wait([load.done for load in loads], timeout=10)
-    return counts

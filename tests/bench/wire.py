@@ -54,26 +54,38 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
 
 
+def _figures(name: str, used_s: float, seen: rig.Counts, *, streams: bool) -> Row:
+    """Return what a load has shown: CPU for each piece of work, and what clients see."""
+    if streams:
+        return {
+            f"{name} us/event": used_s / seen.events * 1e6 if seen.events else nan,
+            f"{name} events/s": seen.events / SECONDS,
+            f"{name} ttft ms": _quantile(seen.first, 0.5) * 1e3,
+            f"{name} delay p99 ms": _quantile(seen.delays_us, 0.99) / 1e3,
+        }
+    return {
+        f"{name} us/request": used_s / max(seen.answers, 1) * 1e6,
+        f"{name} requests/s": seen.answers / SECONDS,
+        f"{name} p99 ms": _quantile(seen.latencies, 0.99) * 1e3,
+    }
+
+
 async def measure(peer: Peer, port: int, secret: str) -> Row:
     """Put every load on one proxy and return its figures."""
     row: Row = {}
     for name, (streams, connections, characters) in LOADS.items():
         raw = rig.request(port, secret, stream=streams, characters=characters, headers=peer.headers)
-        await rig.drive(port, raw, connections, 0.5)  # warm
-        before = peer.cpu_s()
-        seen = await rig.drive(port, raw, connections, SECONDS)
-        used = peer.cpu_s() - before
+        # Streams begin evenly over the time of an answer, as people's do, and stay so apart.
+        apart_s = rig.TOKENS / rig.TOKENS_PER_S / connections if streams else 0.0
+        async with rig.under_load(port, raw, connections, apart_s=apart_s) as counts:
+            await asyncio.sleep(0.5)  # warm
+            before = peer.cpu_s()
+            counts.take()
+            await asyncio.sleep(SECONDS)
+            used, seen = peer.cpu_s() - before, counts.take()
         if seen.errors:
             print(f"  {peer.name}, {name}: {seen.errors} errors", flush=True)
-        if streams:
-            row[f"{name} us/event"] = used / seen.events * 1e6 if seen.events else nan
-            row[f"{name} events/s"] = seen.events / SECONDS
-            row[f"{name} ttft ms"] = _quantile(seen.first, 0.5) * 1e3
-            row[f"{name} delay p99 ms"] = _quantile(seen.delays_us, 0.99) / 1e3
-        else:
-            row[f"{name} us/request"] = used / max(seen.answers, 1) * 1e6
-            row[f"{name} requests/s"] = seen.answers / SECONDS
-            row[f"{name} p99 ms"] = _quantile(seen.latencies, 0.99) * 1e3
+        row |= _figures(name, used, seen, streams=streams)
         await asyncio.sleep(0.2)
     row["memory MiB"] = peer.memory_mib()
     return row
@@ -97,7 +109,7 @@ async def bench(url: str, *, long: bool) -> None:
     loop = asyncio.get_running_loop()
     engine = await loop.create_server(rig.Engine, "127.0.0.1", 0)
     port = engine.sockets[0].getsockname()[1]
-    beside = [asyncio.create_task(rig.decode(50)), asyncio.create_task(take_records(url))]
+    beside = [asyncio.create_task(rig.decode()), asyncio.create_task(take_records(url))]
     starts: dict[str, Start] = {
         "direct": peers.direct,
         "nginx": peers.nginx,
@@ -153,9 +165,11 @@ async def million(start: Start, engine: int) -> str:
         with peers.running(peer):
             raw = rig.request(peer.port, peer.secret, stream=False)
             sent, found = 0, []
-            while sent < MILLION:
-                sent += (await rig.drive(peer.port, raw, 64, 10)).answers
-                found.append(peer.memory_mib())
+            async with rig.under_load(peer.port, raw, 64) as counts:
+                while sent < MILLION:
+                    await asyncio.sleep(5)
+                    sent += counts.take().answers
+                    found.append(peer.memory_mib())
     thirds = [median(found[i * len(found) // 3 : (i + 1) * len(found) // 3]) for i in range(3)]
     return (
         f"A million plain requests through ours: {thirds[0]:.1f} MiB in the first third, "

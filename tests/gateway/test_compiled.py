@@ -106,7 +106,7 @@ async def test_a_compiled_gateway_answers_as_an_interpreted_one(
     await asyncio.to_thread(compile_all)
     engine = await asyncio.get_running_loop().create_server(rig.Engine, "127.0.0.1", 0)
     port = engine.sockets[0].getsockname()[1]
-    decoding = asyncio.create_task(rig.decode(50))
+    decoding = asyncio.create_task(rig.decode())
 
     answers = []
     for is_compiled in (True, False):
