@@ -22,6 +22,7 @@ PIECES_LIMIT = 64 * 1024  # bytes of a body read ahead of whoever streams it on
 _LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 _BODILESS = frozenset((204, 304))
 _LAST_CHUNK = b"0\r\n\r\n"
+_SIZE_LINES = tuple(b"%x\r\n" % size for size in range(1024))  # of chunks as short as events are
 
 
 class Link(Protocol):
@@ -221,7 +222,9 @@ class Client:
         if self.gone or not data:
             return
         if self._chunked:
-            self._link.write(b"%x\r\n%b\r\n" % (len(data), data))
+            size = len(data)
+            line = _SIZE_LINES[size] if size < len(_SIZE_LINES) else b"%x\r\n" % size
+            self._link.write(b"".join((line, data, b"\r\n")))
             return
         if self._left is not None:
             data = data[: self._left]

@@ -136,6 +136,24 @@ def read_chunk(usage: Usage, chunk: dict[str, Any]) -> None:
         usage.fail(error)
 
 
+# What nearly every event of a chat is: one choice, some text, nothing else that is read here.
+# Inside a text quotes are escaped, so these bytes can only be members.
+_TEXT, _EMPTY_TEXT = b'"delta":{"content":"', b'"delta":{"content":""'
+_GOES_ON = b'"finish_reason":null'
+
+
+def is_only_text(data: bytes) -> bool:
+    """Can it be seen, without parsing, that a chunk carries text and tells nothing more?"""
+    return (
+        _TEXT in data
+        and _EMPTY_TEXT not in data
+        and _GOES_ON in data
+        and b'"usage"' not in data
+        and b'"error"' not in data
+        and data.count(b'"delta"') == 1
+    )
+
+
 def read_response_event(usage: Usage, chunk: dict[str, Any]) -> None:
     """Read one event of /v1/responses."""
     name = str(chunk.get("type", ""))
@@ -175,8 +193,8 @@ class StreamReader:
     """Bytes of a stream in, bytes for the client out; `usage` fills on the way."""
 
     __slots__ = (
-        "_apart", "_counts_along", "_drop_usage", "_has_count", "_passed", "_read", "_splitter",
-        "_tier", "chunks", "live", "usage",
+        "_apart", "_counts_along", "_drop_usage", "_has_count", "_may_skip", "_passed", "_read",
+        "_splitter", "_tier", "chunks", "live", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -198,6 +216,7 @@ class StreamReader:
         self._tier = names_tier  # to be named in each event, "" for none
         self._counts_along = counts_along  # each event may hold a count that only we asked for
         self._has_count = False  # the last one did
+        self._may_skip = kind is Kind.CHAT and not keep_chunks and not counts_along
         self._apart = 0 if counts_apart else None  # sum over choices that are counted one by one
         self._passed = 0  # bytes of the incomplete event that were passed on already
 
@@ -270,6 +289,9 @@ class StreamReader:
         self._has_count = False
         if data == b"[DONE]":
             self.usage.done = True
+            return False
+        if self._may_skip and is_only_text(data):
+            self.usage.content_events += 1
             return False
         if len(data) > READ_LIMIT:
             return False

@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.core.fields import Kind
-from gateway.core.usage_reader import HOLD_BACK, PlainReader, StreamReader, Usage
+from gateway.core.usage_reader import (
+    HOLD_BACK,
+    PlainReader,
+    StreamReader,
+    Usage,
+    is_only_text,
+    read_chunk,
+)
 
 
 def sse(*chunks: dict[str, Any] | str) -> bytes:
@@ -190,3 +200,46 @@ def test_plain_usage_is_found_in_answers_of_any_size(size: int) -> None:
     reader.close()
 
     assert reader.usage.prompt_tokens == 9
+
+
+TEXTS = st.sampled_from(
+    ["", "word ", '"usage"', '"error":', '"delta":{"content":"', '\\"finish_reason":null', "\u00e9"]
+)
+DELTAS = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": st.just("assistant"),
+        "content": st.one_of(st.none(), TEXTS),
+        "reasoning_content": TEXTS,
+        "tool_calls": st.lists(st.just({"index": 0}), max_size=1),
+    },
+)
+CHUNKS = st.fixed_dictionaries(
+    {
+        "choices": st.lists(
+            st.fixed_dictionaries(
+                {"delta": DELTAS, "finish_reason": st.sampled_from([None, "stop", "length"])}
+            ),
+            max_size=2,
+        )
+    },
+    optional={
+        "usage": st.sampled_from([None, {"completion_tokens": 3}]),
+        "error": st.sampled_from([None, {"code": "boom"}]),
+        "model": TEXTS,
+    },
+)
+
+
+@given(CHUNKS)
+def test_what_is_seen_without_parsing_is_what_parsing_finds(chunk: dict[str, Any]) -> None:
+    """A chunk known by its bytes as text alone is one event of content and tells nothing else."""
+    if is_only_text(orjson.dumps(chunk)):
+        found = Usage()
+        read_chunk(found, chunk)
+        assert found == Usage(content_events=1)
+
+
+def test_a_token_of_text_is_not_parsed() -> None:
+    """What engines send most, a choice with text, is known by its bytes."""
+    assert is_only_text(orjson.dumps(said("word")))
