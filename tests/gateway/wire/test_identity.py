@@ -19,6 +19,7 @@ from tests.rig.engine_script import Script
 from tests.rig.relay import Relay
 from tests.rig.witness import Witness
 
+NOBODYS = (429, 503)  # the queue was full, or Redis too late: the answer is about nobody
 LONG = [pytest.mark.long, pytest.mark.timeout(900)]  # 100,000 reads in all
 
 
@@ -70,7 +71,7 @@ async def test_a_cancelled_command_never_answers_the_next_reader(
             with contextlib.suppress(asyncio.CancelledError):
                 answer = await task
                 told[answer.status_code] += 1
-                if answer.status_code != 503 and mark not in answer.text:  # 503: Redis was too late
+                if answer.status_code not in NOBODYS and mark not in answer.text:
                     wrong.append(f"{mark} was told {answer.text[:300]}")
 
     with Relay(Path(urlsplit(redis_server).path)) as link:
