@@ -16,7 +16,7 @@ from gateway.ledger.simulation import Policy, Result, Simulation
 from gateway.ledger.state import BATCH, INTERACTIVE
 from gateway.ledger.trace import backlog, poisson
 
-LOAD, SERVICE_S, PEOPLE = 0.6, 10.0, 40
+LOAD, SERVICE_S, MANY = 0.6, 10.0, 40
 USE, WAIT = 0.9, 1.5
 
 
@@ -25,6 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--hours", type=float, default=4.0, help="simulated time of a run")
     parser.add_argument("--slots", type=int, default=8)
+    parser.add_argument(
+        "--people", type=int, help="who chat, under the caps people have; many without any"
+    )
     parser.add_argument("--batch-slots", type=int, nargs="+", default=[1, 2, 3, 4, 7])
     parser.add_argument(
         "--line", type=float, nargs="+", default=[1.0, 0.25], help="length of lines, in chats"
@@ -58,12 +61,18 @@ def play(
     """Return the engine's use and the 95th percentile of the chats' waits, in services."""
     until_s = given.hours * 3600
     chats = poisson(
-        random.Random(seed), LOAD, until_s, slots=given.slots, service_s=SERVICE_S, users=PEOPLE
+        random.Random(seed),
+        LOAD,
+        until_s,
+        slots=given.slots,
+        service_s=SERVICE_S,
+        users=given.people or MANY,
     )
     count = round(batch_slots * until_s / (SERVICE_S * line) * 1.2)
     jobs = [backlog(random.Random(-seed), "job", count, SERVICE_S * line)] if batch_slots else []
+    chat_cap = None if given.people else given.slots
     policy = Policy(
-        slots=given.slots, key_cap=given.slots, user_cap=given.slots,
+        slots=given.slots, key_cap=chat_cap, user_cap=chat_cap,
         batch_slots=batch_slots or None, batch_cap=batch_slots or None,
     )  # fmt: skip
     result = Simulation(chats, jobs, policy).run(until_s)
