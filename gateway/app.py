@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 
-from gateway import about, eager, own, request
+from gateway import about, own, request, tasks
 from gateway.client import Client
 from gateway.core import fields
+from gateway.core.fields import Kind
 from gateway.errors import (
     ClientGone,
     GatewayError,
@@ -44,38 +45,42 @@ class Router:
 
     def begin(self, client: Client) -> None:
         """Begin to answer a request; never raises."""
-        serving = self._serve(client)
-        if client.path in fields.ROUTES:
-            eager.start(client.loop, serving)
-        else:
-            eager.keep(client.loop.create_task(serving))
-
-    async def _serve(self, client: Client) -> None:
         kind = fields.ROUTES.get(client.path)
+        if kind is None or not self._is_begun(client, kind):
+            tasks.start(client.loop, self._serve(client, kind))
+
+    def _is_begun(self, client: Client, kind: Kind) -> bool:
+        """Set a request to an engine going, or refuse it, unless it has to wait for something."""
+        try:
+            _only(client, "POST")
+            return request.serve_at_once(self.services, kind, client)
+        except Exception as error:
+            self._failed(client, kind, error)
+            return True
+
+    async def _serve(self, client: Client, kind: Kind | None) -> None:
         try:
             if kind is not None:
-                _only(client, "POST")
                 await request.serve(self.services, kind, client)
             else:
                 await self._not_for_engines(client)
-        except ClientGone:
-            pass
-        except GatewayError as error:
-            self._refuse(client, error, messages_shape=kind in fields.MESSAGES_SHAPE)
-        except Refused as refused:
-            told = from_refused(refused)
-            self._refuse(client, told, messages_shape=kind in fields.MESSAGES_SHAPE)
-        except Exception:
-            log.exception("request %s failed", client.request_id)
-            ours = GatewayError("Something went wrong in the gateway.")
-            self._refuse(client, ours, messages_shape=kind in fields.MESSAGES_SHAPE)
+        except Exception as error:
+            self._failed(client, kind, error)
 
-    def _refuse(self, client: Client, error: GatewayError, *, messages_shape: bool) -> None:
+    def _failed(self, client: Client, kind: Kind | None, error: Exception) -> None:
+        """Tell the client what is wrong, unless it has left."""
+        if isinstance(error, ClientGone):
+            return
+        if isinstance(error, Refused):
+            error = from_refused(error)
+        elif not isinstance(error, GatewayError):
+            log.error("request %s failed", client.request_id, exc_info=error)
+            error = GatewayError("Something went wrong in the gateway.")
         self.services.metrics.rejected.labels(error.code).inc()
         if client.started:
             client.cut()
         else:
-            body = body_of(error, messages_shape=messages_shape)
+            body = body_of(error, messages_shape=kind in fields.MESSAGES_SHAPE)
             client.answer(error.status, headers_of(error), body)
 
     async def _not_for_engines(self, client: Client) -> None:

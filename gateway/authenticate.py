@@ -100,15 +100,18 @@ def presented(headers: Headers) -> str:
     raise NotAuthenticated("Send your key as `Authorization: Bearer …`.", code="missing_api_key")
 
 
+def recognise(headers: Headers, directory: Directory, secret_key: str) -> Caller | None:
+    """Return the caller, or refuse; None where the key has to be looked up."""
+    secret = presented(headers)
+    credential, digest = _shown(secret, secret_key)
+    key = directory.trusted(digest)
+    return None if key is None else _caller_of(headers, key, credential)
+
+
 async def authenticate(headers: Headers, directory: Directory, secret_key: str) -> Caller:
     """Return the caller, or refuse."""
     secret = presented(headers)
-    credential = None
-    if secret.startswith(credentials.PREFIX):
-        credential = _credential(secret_key, secret)
-        digest = credential.key_digest
-    else:
-        digest = _digest(secret)
+    credential, digest = _shown(secret, secret_key)
     key = directory.trusted(digest)
     if key is None:
         if credential is None and not keyformat.is_well_formed(secret):
@@ -116,6 +119,20 @@ async def authenticate(headers: Headers, directory: Directory, secret_key: str) 
         key = await directory.key(digest)
     if key is None:
         raise NotAuthenticated("This key is not known.")
+    return _caller_of(headers, key, credential)
+
+
+def _shown(secret: str, secret_key: str) -> tuple[credentials.Credential | None, str]:
+    """Return the credential, if it is one, and the digest of the key that is shown."""
+    if secret.startswith(credentials.PREFIX):
+        credential = _credential(secret_key, secret)
+        return credential, credential.key_digest
+    return None, _digest(secret)
+
+
+def _caller_of(
+    headers: Headers, key: KeySnapshot, credential: credentials.Credential | None
+) -> Caller:
     _check_live(key)
     is_batch = credential is not None and credential.scope == "batch"
     return _caller(

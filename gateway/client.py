@@ -100,6 +100,10 @@ class Client:
             self._limit = limit
             self._link.wants_body()
             await self._more()
+        return self.whole_body(limit)
+
+    def whole_body(self, limit: int) -> bytes:
+        """Return the body once it has come."""
         if self.gone:
             raise ClientGone
         if self._size > limit:
@@ -107,6 +111,10 @@ class Client:
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
         return data
+
+    def unread(self, body: bytes) -> None:
+        """Give back a body that is to be read again."""
+        self._parts.append(body)
 
     async def piece(self) -> bytes:
         """Return the next piece of the body, b"" at its end; for who streams it on."""

@@ -11,6 +11,8 @@ from typing import Protocol, cast
 
 import httptools
 
+from gateway.outgoing import Outgoing, Writer
+
 _ENDS = frozenset((b"content-length", b"transfer-encoding"))  # headers that tell where it ends
 
 
@@ -52,8 +54,10 @@ class Caller(Protocol):
 class Connection(asyncio.Protocol):
     """One connection; between calls it lies in the pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, outgoing: Outgoing) -> None:
         self.call: Caller | None = None
+        self._outgoing = outgoing
+        self._writer: Writer | None = None
         self.transport: asyncio.Transport | None = None
         self.closed = False
         self.idle_since = 0.0
@@ -68,6 +72,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._writer = Writer(self._outgoing, self.transport)
 
     def data_received(self, data: bytes) -> None:
         self.bytes_seen = True
@@ -148,19 +153,25 @@ class Connection(asyncio.Protocol):
         """Send a request."""
         self.call = call
         self.bytes_seen = self._answered = self._until_close = False
-        if self.transport is not None:
-            self.transport.write(head)
+        self.write(head)
+
+    def write(self, data: bytes) -> None:
+        """Send a piece of a request."""
+        if self._writer is not None:
+            self._writer.write(data)
 
     async def drained(self) -> None:
         """Wait until more of a request body may be written."""
         if self._writable is None:
             self._writable = asyncio.Event()
             self._writable.set()
+        if self._writer is not None:
+            self._writer.send()  # or its size would not be known
         if self.transport is not None and self.transport.get_write_buffer_size() > 65536:
             await self._writable.wait()
 
     def abort(self) -> None:
         """Close without waiting for anything."""
         self.closed = True
-        if self.transport is not None:
-            self.transport.abort()
+        if self._writer is not None:
+            self._writer.abort()

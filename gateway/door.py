@@ -8,6 +8,7 @@ from email.utils import formatdate
 from typing import Protocol
 
 from gateway.client import Client
+from gateway.outgoing import Outgoing
 
 TICK_S = 0.5
 
@@ -29,6 +30,7 @@ class Door:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, begin: Callable[[Client], None]) -> None:
         self.loop = loop
+        self.outgoing = Outgoing(loop)
         self.begin = begin
         self.connections: set[Guest] = set()
         self.is_closing = False

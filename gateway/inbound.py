@@ -19,6 +19,7 @@ from gateway.client import Client
 from gateway.core.headers import Headers
 from gateway.door import Door
 from gateway.errors import BadRequest, body_of
+from gateway.outgoing import Writer
 
 HEAD_S = 15.0  # a head that has not come by then ends the connection
 HEAD_LIMIT = 64 * 1024
@@ -42,7 +43,9 @@ class Inbound(asyncio.Protocol):
         self.full_since_s: float | None = None  # since when the client takes nothing more
         self.is_fresh = True  # no request has come yet
         self._door = door
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # before the start
+        # Both are there before anything else is called.
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._writer: Writer = None  # type: ignore[assignment]
         self.write: Callable[[bytes], None] = lambda data: None
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._due_s = self.loop.time() + HEAD_S
@@ -61,7 +64,8 @@ class Inbound(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        self.write = self._transport.write
+        self._writer = Writer(self._door.outgoing, self._transport)
+        self.write = self._writer.write
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._door.connections.add(self)
@@ -147,7 +151,7 @@ class Inbound(asyncio.Protocol):
         if client.finished:
             self._lingered += len(body)
             if self._lingered > LINGER_LIMIT[client.keeps_alive]:
-                self._transport.close()
+                self._writer.close()
         elif not client.take(body):
             self._pause()
 
@@ -195,7 +199,7 @@ class Inbound(asyncio.Protocol):
         if client is not None and not client.keeps_alive:
             self._ends = True
         if self._ends or self._door.is_closing:
-            self._transport.close()
+            self._writer.close()
         elif self._ahead:
             self.loop.call_soon(self._begin_ahead)
         elif self._is_bad:
@@ -231,8 +235,8 @@ class Inbound(asyncio.Protocol):
             b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         )
-        self._transport.write(head + body)
-        self._transport.close()
+        self.write(head + body)
+        self._writer.close()
 
     # Writing and closing
 
@@ -247,8 +251,7 @@ class Inbound(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close without a proper end."""
-        if not self._transport.is_closing():
-            self._transport.abort()
+        self._writer.abort()
 
     def _pause(self) -> None:
         if not self._is_paused and not self._transport.is_closing():
@@ -271,7 +274,7 @@ class Inbound(asyncio.Protocol):
         elif self._transport.get_write_buffer_size():
             self.abort()  # not even the last answer was taken
         else:
-            self._transport.close()
+            self._writer.close()
 
     @property
     def is_idle(self) -> bool:
@@ -280,7 +283,7 @@ class Inbound(asyncio.Protocol):
 
     def close(self) -> None:
         """Close between requests."""
-        self._transport.close()
+        self._writer.close()
 
 
 def is_ambiguous(target: bytes, headers: Headers, version: str) -> bool:

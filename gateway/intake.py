@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import NamedTuple
 
-from gateway.authenticate import Caller, authenticate
+from gateway.authenticate import Caller, authenticate, recognise
 from gateway.charges import Reservation
 from gateway.client import Client
 from gateway.config import Config
@@ -17,6 +17,7 @@ from gateway.core.fields import Asked, BadField, Kind
 from gateway.core.headers import Headers
 from gateway.core.types import ServiceClass
 from gateway.errors import BadRequest, GatewayError, NotFound
+from gateway.quota import Known
 from gateway.services import Services
 from quotas.snapshots.directory import PoolSnapshot
 
@@ -79,26 +80,63 @@ class Order(NamedTuple):
         return round(ttl_s * 1000)
 
 
-async def take(services: Services, kind: Kind, client: Client) -> Order:
-    """Read one request, or refuse it."""
-    # The key first: whoever has none gets no megabytes read.
-    caller = await authenticate(client.headers, services.directory, services.config.secret_key)
+def take_at_once(services: Services, kind: Kind, client: Client) -> Order | None:
+    """Read one request, or refuse it; None where something has to be waited for.
+
+    It is the usual case: the body came with the head, and the key is one of the few in use.
+    """
+    if not client.is_whole:
+        return None
+    caller = recognise(client.headers, services.directory, services.config.secret_key)
+    if caller is None:
+        return None
     try:
-        return await _order(services, kind, client, caller)
+        body = client.whole_body(services.config.body_limit)
+        asked = _read(services, kind, body)
+        caller = _in_class(caller, asked)
+        known = services.quota.at_hand(caller)
+        if known is None:
+            client.unread(body)
+            return None
+        return _order(services, client, caller, asked, known, body)
     except GatewayError as error:
         services.outbox.rejected(caller.key.key_id, error.code)
         raise
 
 
-async def _order(services: Services, kind: Kind, client: Client, caller: Caller) -> Order:
-    body = await client.body(services.config.body_limit)
+async def take(services: Services, kind: Kind, client: Client) -> Order:
+    """Read one request, or refuse it."""
+    # The key first: whoever has none gets no megabytes read.
+    caller = await authenticate(client.headers, services.directory, services.config.secret_key)
     try:
-        asked = fields.read(kind, body, services.rules)
+        body = await client.body(services.config.body_limit)
+        asked = _read(services, kind, body)
+        caller = _in_class(caller, asked)
+        known = services.quota.at_hand(caller) or await services.quota.asked(caller)
+        return _order(services, client, caller, asked, known, body)
+    except GatewayError as error:
+        services.outbox.rejected(caller.key.key_id, error.code)
+        raise
+
+
+def _read(services: Services, kind: Kind, body: bytes) -> Asked:
+    try:
+        return fields.read(kind, body, services.rules)
     except BadField as error:
         raise BadRequest(str(error), param=error.param, code=error.code) from None
-    if asked.tier == "flex":
-        # One request of an interactive key that may wait; a batch key never gains by asking.
-        caller = caller.as_batch
+
+
+def _in_class(caller: Caller, asked: Asked) -> Caller:
+    """Return the caller in the class of this one request.
+
+    An interactive key may say that one may wait; a batch key never gains by asking.
+    """
+    return caller.as_batch if asked.tier == "flex" else caller
+
+
+def _order(
+    services: Services, client: Client, caller: Caller, asked: Asked, known: Known, body: bytes
+) -> Order:
     pool = _pool(services, caller, asked)
     _check_context(asked, pool)
     most_output = _check_output(asked, caller, pool)
@@ -108,11 +146,11 @@ async def _order(services: Services, kind: Kind, client: Client, caller: Caller)
     _check_prompt(prompt, caller)
     reservation = _NOTHING_COUNTED
     if caller.is_counted:
-        reservation = await services.quota.reserve(caller, asked, prompt, most_output)
+        reservation = services.quota.reserve(known, asked, prompt, most_output)
         most_output = reservation.most_output
     given = _given(client.headers)
     return Order(
-        kind=kind,
+        kind=asked.kind,
         caller=caller,
         asked=asked,
         pool=pool,

@@ -34,6 +34,8 @@ from gateway.ledger.interface import Ledger, Refused
 from quotas.snapshots.directory import Limits
 
 LONGEST_MINUTE_WAIT_S = 60
+#: The counted limits of a caller, and what the books say was used of those they count.
+Known = tuple[tuple[Counted, ...], dict[str, int]]
 
 
 class Quota:
@@ -52,8 +54,10 @@ class Quota:
             zone = await self._counters.zone(self._directory.generation)
         return counted(limits, service_class, identities, dt.datetime.now(dt.UTC), zone)
 
-    def _at_hand(self, caller: Caller) -> tuple[tuple[Counted, ...], dict[str, int]] | None:
+    def at_hand(self, caller: Caller) -> Known | None:
         """Return a caller's limits and what was used of them, None where that must be asked."""
+        if not caller.is_counted:
+            return (), {}
         generation, zone = self._directory.generation, "UTC"
         if caller.needs_calendar:
             zone = self._counters.zone_at_hand(generation)
@@ -65,7 +69,7 @@ class Quota:
         floors = self._counters.at_hand(plan.in_books, generation)
         return None if floors is None else (plan.limits, floors)
 
-    async def _asked(self, caller: Caller) -> tuple[tuple[Counted, ...], dict[str, int]]:
+    async def asked(self, caller: Caller) -> Known:
         """Return the same, worked out anew when one of its windows has ended."""
         zone = "UTC"
         if caller.needs_calendar:
@@ -84,11 +88,10 @@ class Quota:
         names = [limit.in_books for limit in limits if limit.in_books]
         return await self._counters.floors(names, self._directory.generation) if names else {}
 
-    async def reserve(
-        self, caller: Caller, asked: Asked, prompt: int, most: int | None
-    ) -> Reservation:
+    @staticmethod
+    def reserve(known: Known, asked: Asked, prompt: int, most: int | None) -> Reservation:
         """Return what a request reserves, or say that it could never be had."""
-        limits, floors = self._at_hand(caller) or await self._asked(caller)
+        limits, floors = known
         reservation = reserve(
             limits,
             floors,

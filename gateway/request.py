@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
-from gateway import aftermath, dispatch, eager, errors, intake, retry, timeouts
+from gateway import aftermath, dispatch, errors, intake, retry, tasks, timeouts
 from gateway.answer import Answer
 from gateway.client import Client
 from gateway.core.fields import Kind
@@ -44,13 +44,33 @@ Rest = ParamSpec("Rest")
 _Step = Callable[Concatenate["Request", Rest], None]
 
 
+def serve_at_once(services: Services, kind: Kind, client: Client) -> bool:
+    """Understand one request to an engine and set it going; it goes on by itself.
+
+    False: its body or its key has to be waited for, so `serve` it.
+    """
+    _check_open(services)
+    order = intake.take_at_once(services, kind, client)
+    if order is None:
+        return False
+    _set_going(services, client, order)
+    return True
+
+
 async def serve(services: Services, kind: Kind, client: Client) -> None:
-    """Understand one request to an engine and set it going; it goes on by itself."""
-    if services.draining:
-        raise errors.shutting_down()
+    """Do the same, and wait for what has to be waited for."""
+    _check_open(services)
     order = await intake.take(services, kind, client)
+    _check_open(services)
+    _set_going(services, client, order)
+
+
+def _check_open(services: Services) -> None:
     if services.draining:
         raise errors.shutting_down()
+
+
+def _set_going(services: Services, client: Client, order: Order) -> None:
     refuse_while_measured(services.fleet, order.pool.name)
     Request(services, client, order).begin()
 
@@ -102,9 +122,14 @@ class Request:
 
     # Admit
 
-    @_step
     def begin(self) -> None:
         """Ask for a slot."""
+        try:
+            self._admit()
+        except Exception as error:  # a step like the others, without the price of a wrapper
+            self.broke(error)
+
+    def _admit(self) -> None:
         services, client, order = self.services, self.client, self.order
         services.live.add(self)
         client.on_left, client.on_room = self.left, self.pump
@@ -127,12 +152,17 @@ class Request:
         else:
             granting.add_done_callback(self.spoken)
 
-    @_step
     def spoken(self, granting: asyncio.Future[Grant]) -> None:
         """Go on with the ledger's word: a grant, or a refusal."""
-        if granting is not self._granting:
+        if self.is_over or granting is not self._granting:
             return  # it was left before
         self._granting = None
+        try:
+            self._go_on(granting)
+        except Exception as error:
+            self.broke(error)
+
+    def _go_on(self, granting: asyncio.Future[Grant]) -> None:
         if granting.cancelled():
             raise errors.shutting_down()
         try:
@@ -358,7 +388,7 @@ class Request:
             elif retry.is_stranded(self.story, services.fleet, now):
                 answer.call.close()  # and is tried again elsewhere, unless this was the last try
         if not self.is_over and self._line.is_comment_due(now):
-            eager.keep(client.loop.create_task(self._keep_alive()))
+            tasks.start(client.loop, self._keep_alive())
 
     async def _keep_alive(self) -> None:
         lookout, waits = self.services.lookout, self._granting is not None
@@ -372,7 +402,7 @@ class Request:
 
     def _ask_patience(self) -> None:
         if self._granting is not None and not self.is_over:
-            eager.keep(self.client.loop.create_task(self._check_patience()))
+            tasks.start(self.client.loop, self._check_patience())
 
     async def _check_patience(self) -> None:
         """Refuse at once what the client would not wait for and could not be kept waiting."""

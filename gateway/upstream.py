@@ -28,6 +28,7 @@ from gateway.connection import (
     Receiver,
     UpstreamError,
 )
+from gateway.outgoing import Outgoing
 
 __all__ = [
     "Broken",
@@ -197,7 +198,7 @@ class Call:
         connection = self.connection
         if connection is None or connection.closed or connection.transport is None:
             return False
-        connection.transport.write(data)
+        connection.write(data)
         await connection.drained()
         return True
 
@@ -214,6 +215,7 @@ class Upstream:
     ) -> None:
         self.loop = loop
         self.resent = 0  # requests sent again because a kept connection had died, not yet told
+        self._outgoing = Outgoing(loop)
         self._idle: dict[Target, deque[Connection]] = {}
         self._reuse_s = reuse_s
         self._clock = clock
@@ -244,13 +246,17 @@ class Upstream:
 
     async def open(self, target: Target) -> Connection:
         """Connect."""
+
+        def fresh() -> Connection:
+            return Connection(self._outgoing)
+
         async with asyncio.timeout(CONNECT_S):
             if target.socket_path:
-                _, made = await self.loop.create_unix_connection(Connection, target.socket_path)
+                _, made = await self.loop.create_unix_connection(fresh, target.socket_path)
                 return made
             context = ssl.create_default_context() if target.tls else None
             _, made = await self.loop.create_connection(
-                Connection, target.host, target.port, ssl=context
+                fresh, target.host, target.port, ssl=context
             )
             return made
 

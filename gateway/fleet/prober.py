@@ -177,9 +177,13 @@ class Fleet:
 
     def measured_until(self, pool: str) -> float | None:
         """Return when the pool is back if every replica of it is held, else None."""
-        mine = [r for r in self._replicas.values() if r.snapshot.pool == pool]
-        ends = [replica.hold[0] for replica in mine if replica.hold is not None]
-        return min(ends) if mine and len(ends) == len(mine) else None
+        until = None
+        for replica in self._replicas.values():
+            if replica.snapshot.pool == pool:
+                if replica.hold is None:
+                    return None
+                until = min(until or replica.hold[0], replica.hold[0])
+        return until
 
     def know_measured(self, measured: Mapping[str, Measured]) -> None:
         """Take over what each replica was measured at."""
