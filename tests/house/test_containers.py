@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway import compiled
 from portal import programs
 from tests.house.source import ROOT
 
@@ -99,6 +100,14 @@ def test_redis_never_evicts() -> None:
     command = compose()["services"]["redis"]["command"]
 
     assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+
+
+def test_image_brings_compiled_modules_to_where_they_are_looked_for() -> None:
+    """What its own stage compiles lies in the last stage at the gateway's place for it."""
+    place = compiled.HOME.relative_to(ROOT)
+
+    assert f"--from=compiled /opt/fairway/{place} {place}" in given("COPY")
+    assert ".venv/bin/python -m gateway.compiled" in given("RUN")
 
 
 def test_image_runs_as_a_user_and_is_made_of_files_that_exist() -> None:
