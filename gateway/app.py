@@ -1,6 +1,6 @@
 """Which path goes where, and nothing else.
 
-POST /v1/chat/completions …     to an engine, through the scheduler   gateway.request
+POST /v1/chat/completions …     to an engine, through the scheduler   gateway.arrival
 GET  /v1/models /key /queue     answered here                         gateway.own
 /v1/files* /v1/batches*         to the portal                         gateway.passthrough
 /v1/* else                      404 in shape, never a redirect
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 
-from gateway import about, own, request, tasks
+from gateway import about, arrival, own, tasks
 from gateway.client import Client
 from gateway.core import fields
 from gateway.core.fields import Kind
@@ -53,7 +53,7 @@ class Router:
         """Set a request to an engine going, or refuse it, unless it has to wait for something."""
         try:
             _only(client, "POST")
-            return request.serve_at_once(self.services, kind, client)
+            return arrival.serve_at_once(self.services, kind, client)
         except Exception as error:
             self._failed(client, kind, error)
             return True
@@ -61,7 +61,7 @@ class Router:
     async def _serve(self, client: Client, kind: Kind | None) -> None:
         try:
             if kind is not None:
-                await request.serve(self.services, kind, client)
+                await arrival.serve(self.services, kind, client)
             else:
                 await self._not_for_engines(client)
         except Exception as error:

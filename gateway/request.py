@@ -19,13 +19,11 @@ import logging
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
 
-from gateway import aftermath, dispatch, errors, intake, retry, tasks, timeouts
+from gateway import aftermath, dispatch, errors, retry, tasks, timeouts
 from gateway.answer import Answer
 from gateway.client import Client
-from gateway.core.fields import Kind
 from gateway.core.types import Grant, Outcome, Settlement, Standing
 from gateway.errors import GatewayError
-from gateway.holding import refuse_while_measured
 from gateway.intake import Order
 from gateway.ledger.interface import Refused
 from gateway.policies import write_key
@@ -42,37 +40,6 @@ MOST_TRIES = 2
 PATIENCE_CHECK_S = 0.1  # a request still queued then is asked how long it would wait
 Rest = ParamSpec("Rest")
 _Step = Callable[Concatenate["Request", Rest], None]
-
-
-def serve_at_once(services: Services, kind: Kind, client: Client) -> bool:
-    """Understand one request to an engine and set it going; it goes on by itself.
-
-    False: its body or its key has to be waited for, so `serve` it.
-    """
-    _check_open(services)
-    order = intake.take_at_once(services, kind, client)
-    if order is None:
-        return False
-    _set_going(services, client, order)
-    return True
-
-
-async def serve(services: Services, kind: Kind, client: Client) -> None:
-    """Do the same, and wait for what has to be waited for."""
-    _check_open(services)
-    order = await intake.take(services, kind, client)
-    _check_open(services)
-    _set_going(services, client, order)
-
-
-def _check_open(services: Services) -> None:
-    if services.draining:
-        raise errors.shutting_down()
-
-
-def _set_going(services: Services, client: Client, order: Order) -> None:
-    refuse_while_measured(services.fleet, order.pool.name)
-    Request(services, client, order).begin()
 
 
 def _step(method: _Step[Rest]) -> _Step[Rest]:
