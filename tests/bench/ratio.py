@@ -20,7 +20,7 @@ from tests.bench.peers import LOAD_CORE, Ours, Peer
 from tests.bench.wire import take_records
 from tests.rig.network import free_port
 
-ROUNDS = 3
+ROUNDS = 4
 SECONDS = 0.6
 
 

@@ -11,17 +11,17 @@ import pytest
 
 from tests.rig.seeding import ROOT
 
-# The goals are 6 and 2.2, measured alone, and not reached (docs/benchmarks.md). On a machine that
-# does other work Python loses more than nginx does; this much it never lost.
-MOST_PER_REQUEST = 40.0
-MOST_PER_EVENT = 6.0
+# Of the source as it is; compiled it is a third less. The goal for a request is 6, and not reached
+# (docs/benchmarks.md): this is what it was last, and half as much for a machine that does more.
+MOST_PER_REQUEST = 20.0
+MOST_PER_EVENT = 2.2
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx, which .ci/run installs")
 def test_a_request_and_an_event_cost_no_more_than_they_did() -> None:
     """
     CPU per plain request and per streamed event with everything on, in multiples of nginx's in the
-    same run, stay below what was last measured with a margin for a busy machine.
+    same run, stay within their bounds.
     """
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench", "ratio"], capture_output=True, text=True, cwd=ROOT
