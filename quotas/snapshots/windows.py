@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 MINUTE_MS = 60_000
@@ -80,17 +81,18 @@ def window(kind: str, at: dt.datetime, zone: str) -> Window:
     return {"day": day, "month": month}[kind](at, zone)
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """What is left of a minute's worth at one instant."""
+class Bucket(NamedTuple):
+    """What is left of a minute's worth at one instant; made several times for each request."""
 
     level: int = 0
     at_ms: int = 0
 
     def leaked(self, now_ms: int, limit: int) -> Bucket:
         """Return the bucket as it is now; a clock that went back leaks nothing."""
-        passed = max(0, now_ms - self.at_ms)
-        return Bucket(max(0, self.level - limit * passed), max(now_ms, self.at_ms))
+        passed = now_ms - self.at_ms
+        if passed <= 0:
+            return self
+        return Bucket(max(0, self.level - limit * passed), now_ms)
 
     def remaining(self, limit: int) -> int:
         """Return how many more fit at this instant (the bucket must be leaked to now)."""
