@@ -1,7 +1,7 @@
 """The hot modules as machine code, where somebody has built it: `make compiled`.
 
 mypyc translates the very same files; nothing is written for it alone, and without it everything
-answers the same, with about twice the CPU. A C compiler and Python's headers are needed to build
+answers the same, with half as much CPU again. A C compiler and Python's headers are needed to build
 and nothing to run.
 
 Rule 1: what is built lies outside the source, in a folder named after the source it was made of,
