@@ -8,7 +8,8 @@ that nobody else uses, started with what docs/engines.md says, and for these tes
 
 An answer as long as its context has to last for a minute, and the model must not be a toy: beside
 one that wrote about 1,150 tokens/s on two cores a look at the metrics took up to 40 seconds, and
-these tests look at them all the time. 50 million parameters with a context of 4,096 are right for a CPU.
+these tests look at them all the time. 50 million parameters with a context of 4,096 are right for
+a CPU.
 
 One that was started with --api-key is shown it from VLLM_API_KEY.
 """
