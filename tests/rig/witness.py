@@ -136,6 +136,7 @@ class Witness:
         self._control.unlink(missing_ok=True)
         self.log.touch()
         arguments = ["--port", self.port, "--control", self._control, "--log", self.log]
+        self._control.unlink(missing_ok=True)  # of one that was killed
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.rig.engine", *map(str, arguments)],
             cwd=ROOT,
