@@ -136,7 +136,6 @@ class Witness:
         self._control.unlink(missing_ok=True)
         self.log.touch()
         arguments = ["--port", self.port, "--control", self._control, "--log", self.log]
-        self._control.unlink(missing_ok=True)  # of one that was killed
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.rig.engine", *map(str, arguments)],
             cwd=ROOT,
@@ -146,8 +145,13 @@ class Witness:
         assert self.process.stdin is not None
         self.process.stdin.write(self.script.to_json().encode() + b"\n")
         self.process.stdin.close()
-        wait_until(self._control.exists, 15, "the witness engine listens")
+        wait_until(self._listens, 15, "the witness engine listens")
         return self
+
+    def _listens(self) -> bool:
+        """Does it take a connection? Its socket is there a moment earlier."""
+        with socket.socket(socket.AF_UNIX) as link:
+            return link.connect_ex(str(self._control)) == 0
 
     def tell(self, **changes: Any) -> dict[str, int]:
         """Change its behaviour from now on; returns its counters."""
