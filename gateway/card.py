@@ -40,7 +40,7 @@ async def of_caller(services: Services, caller: Caller, view: LedgerView) -> lis
 
 async def _lines(services: Services, wanted: Sequence[Counted]) -> list[dict[str, Any]]:
     floors = await services.quota.floors(wanted)
-    looks = tuple(limit.look(floors.get(limit.in_books, 0)) for limit in wanted)
+    looks = tuple(limit.charge(0, floors.get(limit.in_books, 0)) for limit in wanted)
     try:
         async with asyncio.timeout(ANSWER_S):
             states = await services.ledger.quota(looks)

@@ -34,7 +34,7 @@ class Counted:
     """One counted limit that binds somebody in one class, until its window ends."""
 
     __slots__ = (
-        "_look", "counter", "ends_at_ms", "in_books", "level", "limit", "name", "per",
+        "counter", "ends_at_ms", "in_books", "level", "limit", "name", "per",
         "service_class", "settles", "unit", "window", "window_name",
     )  # fmt: skip
 
@@ -63,19 +63,12 @@ class Counted:
         self.in_books = (
             "" if window is None else counters.field(window.name, service_class, per, identity)
         )
-        self._look = self.charge(limit)
 
     def charge(self, amount: int, floor: int = 0) -> Charge:
         """Return what the ledger is asked to count."""
         return Charge(
             self.counter, self.limit, amount, self.window_name, self.ends_at_ms, floor, self.settles
         )
-
-    def look(self, floor: int = 0) -> Charge:
-        """Return the charge that asks where the limit stands: a minute resets when it is whole."""
-        if self._look.floor != floor:
-            self._look = self.charge(self.limit, floor)
-        return self._look
 
 
 class Plan(NamedTuple):
@@ -128,7 +121,6 @@ class Reservation(NamedTuple):
 
     counted: tuple[Counted, ...] = ()
     charges: tuple[Charge, ...] = ()
-    looks: tuple[Charge, ...] = ()  # the same limits, asked where they stand
     tokens: int = 0
     most_output: int | None = None
     is_bounded: bool = False  # `most_output` is ours: the client named none, and a limit binds
@@ -166,11 +158,11 @@ def reserve(
     tokens = prompt + weight * (bound or 0)
     is_bounded = bound is not None and stated is None
     amounts = {"requests": 1, "tokens": tokens}
-    floored = [(limit, floors.get(limit.in_books, 0)) for limit in limits]
     return Reservation(
         counted=limits,
-        charges=tuple([limit.charge(amounts[limit.unit], floor) for limit, floor in floored]),
-        looks=tuple([limit.look(floor) for limit, floor in floored]),
+        charges=tuple(
+            [limit.charge(amounts[limit.unit], floors.get(limit.in_books, 0)) for limit in limits]
+        ),
         tokens=tokens,
         most_output=bound if is_bounded else most,
         is_bounded=is_bounded,

@@ -6,7 +6,6 @@ admitted or refused, so the header, the card and the gate never differ.
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import math
 import time
@@ -30,7 +29,7 @@ from gateway.core.types import QuotaState
 from gateway.counters import Counters
 from gateway.directory import Directory
 from gateway.errors import BadRequest, GatewayError, InsufficientQuota, Rejected
-from gateway.ledger.interface import Ledger, Refused
+from gateway.ledger.interface import Refused
 from quotas.snapshots.directory import Limits
 
 LONGEST_MINUTE_WAIT_S = 60
@@ -110,21 +109,17 @@ class Quota:
 class Standings:
     """Where the counted limits of one request stood when the ledger had spoken about it."""
 
+    __slots__ = ("_reservation", "states")
+
     def __init__(self, reservation: Reservation) -> None:
         self._reservation = reservation
-        self._asked: asyncio.Future[tuple[QuotaState, ...]] | None = None
-
-    def ask(self, ledger: Ledger) -> None:
-        """Ask in the step in which the request is admitted; call it right after `admit`."""
-        if self._reservation.looks:
-            self._asked = ledger.ask(self._reservation.looks)
+        self.states: tuple[QuotaState, ...] = ()
 
     def headers(self) -> Headers:
         """Return x-ratelimit-*, or nothing while the ledger has not said."""
-        asked = self._asked
-        if asked is None or not asked.done() or asked.cancelled() or asked.exception():
+        if not self.states:
             return []
-        return headers(self._reservation.counted, asked.result(), time.time())
+        return headers(self._reservation.counted, self.states, time.time())
 
     def refusal(self, refused: Refused) -> GatewayError | None:
         """Return the answer when one of the limits has no room; None: it was something else."""

@@ -13,7 +13,6 @@ Rule 4: what goes wrong in a step ends this request and no other.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import Callable
@@ -22,10 +21,11 @@ from typing import Concatenate, ParamSpec
 from gateway import aftermath, dispatch, errors, retry, tasks, timeouts
 from gateway.answer import Answer
 from gateway.client import Client
-from gateway.core.types import Grant, Outcome, Settlement, Standing
+from gateway.core.types import Grant, Outcome, QuotaState, Standing
 from gateway.errors import GatewayError
 from gateway.intake import Order
 from gateway.ledger.interface import Refused
+from gateway.ledger.waiting import Waiter
 from gateway.policies import write_key
 from gateway.quota import Standings
 from gateway.record import Story
@@ -56,12 +56,12 @@ def _step(method: _Step[Rest]) -> _Step[Rest]:
     return functools.wraps(method)(step)
 
 
-class Request:
+class Request(Waiter):
     """One understood request, until its record is written."""
 
     __slots__ = (
-        "_again", "_granting", "_line", "_recorded", "_tries", "client", "is_over",
-        "order", "quotas", "services", "story",
+        "_again", "_line", "_recorded", "_tries", "_waits", "client", "is_over", "order", "quotas",
+        "services", "story",
     )  # fmt: skip
 
     def __init__(self, services: Services, client: Client, order: Order) -> None:
@@ -72,7 +72,7 @@ class Request:
         self.quotas = Standings(order.reservation)
         self.is_over = False
         self._line = Line(client, order, self.story, self.quotas, services.config)
-        self._granting: asyncio.Future[Grant] | None = None
+        self._waits = False  # for the ledger's word
         self._again: tuple[Answer, str] | None = None  # what was tried before, and where
         self._tries = 0
         self._recorded = False
@@ -105,55 +105,39 @@ class Request:
             return
         if order.caller.end_user:
             write_key(services.ledger, order.caller.key, order.caller.user_id)
-        granting = services.ledger.admit(ticket_of(services, client, order, self.story))
-        self.quotas.ask(services.ledger)
-        self._wait_for(granting)
-        if self._granting is not None and order.patience_s is not None:
+        self._waits = True
+        services.ledger.admit(ticket_of(services, client, order, self.story), self)
+        if self._waits and order.patience_s is not None:
             client.loop.call_later(PATIENCE_CHECK_S, self._ask_patience)
 
-    def _wait_for(self, granting: asyncio.Future[Grant]) -> None:
-        """Wait in line, or go on at once."""
-        self._granting = granting
-        if granting.done():
-            self.spoken(granting)
-        else:
-            granting.add_done_callback(self.spoken)
+    def stands(self, states: tuple[QuotaState, ...]) -> None:
+        """Keep where the limits stand, for the headers of whatever is answered."""
+        self.quotas.states = states
 
-    def spoken(self, granting: asyncio.Future[Grant]) -> None:
-        """Go on with the ledger's word: a grant, or a refusal."""
-        if self.is_over or granting is not self._granting:
-            return  # it was left before
-        self._granting = None
+    def granted(self, grant: Grant) -> None:
+        """Go on with a slot."""
+        self._waits = False
+        self.story.grant = grant
         try:
-            self._go_on(granting)
+            if self._again is not None:
+                self._check_elsewhere(grant)
+            self._start(grant)
         except Exception as error:
             self.broke(error)
 
-    def _go_on(self, granting: asyncio.Future[Grant]) -> None:
-        if granting.cancelled():
-            raise errors.shutting_down()
+    def refused(self, refused: Refused) -> None:
+        """Tell the client why the ledger said no."""
+        self._waits = False
         try:
-            grant = granting.result()
-        except Refused as refused:
-            raise self.quotas.refusal(refused) or errors.from_refused(refused) from None
-        self.story.grant = grant
-        if self._again is not None:
-            self._check_elsewhere(grant)
-        self._start(grant)
+            raise self.quotas.refusal(refused) or errors.from_refused(refused)
+        except Exception as error:
+            self.broke(error)
 
-    def _abandon(self, granting: asyncio.Future[Grant]) -> None:
+    def _abandon(self) -> None:
         """Leave the queue; a grant that is on its way here all the same is given back."""
-        self._granting = None
-        ledger, ticket_id = self.services.ledger, self.client.request_id
+        self._waits = False
         outcome = self.story.evicted_as(is_draining=self.services.draining)
-        if granting.done() and not granting.cancelled() and granting.exception() is None:
-            # Granted in the very moment: it holds a lease, and the lease brings the record.
-            self._recorded = True
-            record = self.story.record(outcome)
-            ledger.release(ticket_id, Settlement(outcome, 0, 0, 0, record))
-            aftermath.count(self.story, outcome, self.services.metrics)
-            return
-        ledger.cancel(ticket_id, outcome)
+        self.services.ledger.cancel(self.client.request_id, outcome)
         if not isinstance(self.story.expired, errors.Rejected):
             self._evicted(outcome)
 
@@ -221,7 +205,7 @@ class Request:
     def pump(self) -> None:
         """Pass on what can be passed on now, and end when all of it was."""
         answer = self.story.answer
-        if self.is_over or answer is None or self._granting is not None:
+        if self.is_over or answer is None or self._waits:
             return
         try:
             self._pump(answer)
@@ -262,8 +246,8 @@ class Request:
             self.services.metrics.retries.inc()
         self.story.grant = None
         self._again = (answer, grant.replica_id)
-        put_back = self.services.ledger.put_back(self.client.request_id, avoid=grant.replica_id)
-        self._wait_for(put_back)
+        self._waits = True
+        self.services.ledger.put_back(self.client.request_id, self, avoid=grant.replica_id)
 
     def _check_elsewhere(self, grant: Grant) -> None:
         """Do not go where it broke: nobody else is up, and it may break there again."""
@@ -312,8 +296,8 @@ class Request:
     def refuse(self, error: GatewayError) -> None:
         """Tell the client what is wrong, in the shape it expects at this moment, and end."""
         self.story.status = self.story.status or error.status
-        if self._granting is not None:
-            self._abandon(self._granting)
+        if self._waits:
+            self._abandon()
         if error.outcome is not None:
             self._evicted(error.outcome)
         elif self.story.grant is None and not self._recorded:
@@ -330,8 +314,8 @@ class Request:
         self.services.live.discard(self)
         client, answer = self.client, self.story.answer
         client.on_left = client.on_room = None  # the ring that would keep both alive
-        if self._granting is not None:
-            self._abandon(self._granting)
+        if self._waits:
+            self._abandon()
         if answer is not None and not answer.ended and answer.call is not None:
             answer.call.close()
         self._settle()
@@ -358,8 +342,8 @@ class Request:
             tasks.start(client.loop, self._keep_alive())
 
     async def _keep_alive(self) -> None:
-        lookout, waits = self.services.lookout, self._granting is not None
-        self._comment(await lookout.standing(self.request_id) if waits else None)
+        lookout = self.services.lookout
+        self._comment(await lookout.standing(self.request_id) if self._waits else None)
 
     @_step
     def _comment(self, standing: Standing | None) -> None:
@@ -368,7 +352,7 @@ class Request:
             self._line.keep_alive(now, standing)
 
     def _ask_patience(self) -> None:
-        if self._granting is not None and not self.is_over:
+        if self._waits and not self.is_over:
             tasks.start(self.client.loop, self._check_patience())
 
     async def _check_patience(self) -> None:
@@ -392,6 +376,6 @@ class Request:
     @_step
     def leave_queue(self, error: GatewayError) -> None:
         """Leave the queue with this answer; what runs may finish."""
-        if self._granting is not None:
+        if self._waits:
             self.story.expired = error
             raise error

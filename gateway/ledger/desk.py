@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from gateway.core import ranking, sharing
 from gateway.core.placing import Replica
-from gateway.core.types import Outcome, Ticket
+from gateway.core.types import Charge, Outcome, Ticket
 from gateway.ledger import operations as op
 from gateway.ledger.places import Places
 from gateway.ledger.quota import Quotas
@@ -44,23 +44,28 @@ class Desk:
 
     def enqueue(self, enqueue: op.Enqueue) -> None:
         state, ticket = self.state, enqueue.ticket
-        refusal = self._refusal(ticket)
-        if refusal is not None:
-            self._tell(self.caller, refusal)
-            return
-        place = self.places.take(ticket, state.now_ms) if self.places.kept else None
-        refusal = None if place else self._full(ticket)
-        if refusal is not None:
-            self._tell(self.caller, refusal)
-            return
+        refusal, place = self._refusal(ticket), None
+        if refusal is None:
+            place = self.places.take(ticket, state.now_ms) if self.places.kept else None
+            refusal = None if place else self._full(ticket)
         if ticket.charges:
-            self.quotas.take(ticket.charges, state.now_ms)
+            if refusal is None:
+                self.quotas.take(ticket.charges, state.now_ms)
+            self.tell_limits(ticket.ticket_id, ticket.charges)
+        if refusal is not None:
+            self._tell(self.caller, refusal)
+            return
         state.seq += 1
         entry = Entry(
             ticket, self.caller, place.seq if place else state.seq, state.now_ms,
             state.now_ms + ticket.ttl_ms, place.ageing_since_ms if place else None,
         )  # fmt: skip
         self.take_in(entry)
+
+    def tell_limits(self, ticket_id: str, charges: tuple[Charge, ...]) -> None:
+        """Tell the caller where limits stand."""
+        states = self.quotas.standing(charges, self.state.now_ms)
+        self._tell(self.caller, op.Told(ticket_id, states))
 
     def take_in(self, entry: Entry) -> None:
         """Queue a new ticket, start its ageing if its class allows, and tell its owner."""

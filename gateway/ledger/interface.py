@@ -1,20 +1,18 @@
 """What the gateway asks of a ledger, whichever store stands behind it.
 
 The ledger alone decides who runs (docs/scheduler.md). Two implementations: `memory` (the readable
-reference; one process, simulations, tests) and `redis` (any number of processes). Only `admit`'s
-future is awaited; everything else is fire and forget, so that no client's leaving can cancel
+reference; one process, simulations, tests) and `redis` (any number of processes). What concerns a
+ticket is fire and forget, and its waiter is called back, so that no client's leaving can cancel
 a command that frees something.
 """
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.core.types import (
     Charge,
-    Grant,
     LedgerView,
     Outcome,
     QuotaState,
@@ -23,6 +21,9 @@ from gateway.core.types import (
     Standing,
     Ticket,
 )
+
+if TYPE_CHECKING:
+    from gateway.ledger.waiting import Waiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +112,22 @@ class Ledger(Protocol):
     #: Where its counts and a recount differed when last compared; empty when all is well.
     mismatches: list[str]
 
-    def admit(self, ticket: Ticket) -> asyncio.Future[Grant]:
-        """Queue the ticket; the future resolves with its grant or raises `Refused`."""
+    def admit(self, ticket: Ticket, waiter: Waiter) -> None:
+        """Queue the ticket; its waiter hears where its limits stand, then yes or no."""
         ...
 
     def cancel(self, ticket_id: str, outcome: Outcome) -> None:
-        """Take a ticket out of the queue (no effect when it is not queued any more)."""
+        """Take a ticket out of the queue (no effect when nobody waits for it any more).
+
+        Its waiter hears nothing more.
+        """
         ...
 
     def release(self, ticket_id: str, settlement: Settlement) -> None:
         """End a lease: slots free, service settled, usage appended. Unknown id: no effect."""
         ...
 
-    def put_back(self, ticket_id: str, *, avoid: str = "") -> asyncio.Future[Grant]:
+    def put_back(self, ticket_id: str, waiter: Waiter, *, avoid: str = "") -> None:
         """Undo a grant the engine would not take (429/503): same rank, no retry spent.
 
         `avoid` names a replica it must not return to while another one is up (a retry).
@@ -158,10 +162,6 @@ class Ledger(Protocol):
         restarted) voids the bindings of sessions to it; without `affine` (the engine itself has
         somebody waiting) sessions are not sent home to it.
         """
-        ...
-
-    def ask(self, charges: tuple[Charge, ...]) -> asyncio.Future[tuple[QuotaState, ...]]:
-        """Ask where each counted limit stands, in the step of what was sent just before."""
         ...
 
     async def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:

@@ -243,7 +243,7 @@ _READERS: dict[bytes, Callable[[list[str]], op.Result]] = {
     b"S": _started,
     b"Q": lambda f: op.Queued(f[1], int(f[2]), int(f[3]), _number(f[4])),
     b"T": _turned,
-    b"U": lambda f: op.Told(tuple(_quota(text) for text in f[1].split("\x1e") if text)),
+    b"U": lambda f: op.Told(f[1], tuple([_quota(text) for text in f[2].split("\x1e") if text])),
     b"R": lambda f: op.Recorded(f[1], f[2]),
     b"N": lambda f: op.Roster(tuple(f[1:])),
 }

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.core import sharing
-from gateway.core.types import Charge, LedgerView, Outcome, QuotaState
+from gateway.core.types import LedgerView, Outcome
 from gateway.ledger import forecast
 from gateway.ledger import operations as op
 from gateway.ledger.desk import Desk
 from gateway.ledger.dispatch import Dispatcher
+from gateway.ledger.interface import Refused
 from gateway.ledger.registry import Registry
 from gateway.ledger.shell import TICK_S, LedgerShell, Recorded
 from gateway.ledger.state import Entry, LedgerState, Rules
@@ -155,7 +156,7 @@ class MemoryStore:
             op.Hold: desk.adopt_lease,
             op.Wait: desk.adopt_queued,
             op.Peers: lambda _: None,  # it forgets nothing, so it waits for nobody
-            op.Ask: self._ask,
+            op.Ask: lambda o: desk.tell_limits("", o.charges),
             op.Beat: lambda _: None,
             op.Look: lambda _: None,
         }
@@ -163,14 +164,6 @@ class MemoryStore:
     def _put_back(self, put_back: op.PutBack) -> None:
         self.desk.put_back(put_back)
         self._swept_ms = -1  # what came back may be overdue already
-
-    def _ask(self, ask: op.Ask) -> None:
-        self._answers.append(op.Told(self.quota(ask.charges)))
-
-    def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:
-        """Return where counted limits stand."""
-        now_ms, quotas = self.state.now_ms, self.desk.quotas
-        return tuple([quotas.state(charge, now_ms) for charge in charges])
 
     def _start_at_once(self, entry: Entry) -> bool:
         is_open = self.state.now_ms >= self.opens_at_ms
@@ -377,8 +370,8 @@ class MemoryLedger(LedgerShell):
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
-        for ticket_id in list(self._futures):
-            self.cancel(ticket_id, Outcome.EVICTED_SHUTTING_DOWN)
+        outcome = Outcome.EVICTED_SHUTTING_DOWN
+        self._turn_all_away(Refused("shutting_down", outcome=outcome), outcome)
         self._pump()  # the last releases bring their records
 
     async def _tick(self) -> None:

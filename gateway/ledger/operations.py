@@ -195,8 +195,12 @@ class Turned(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Where the counted limits of an `Ask` stand."""
+    """Where counted limits stand: those of a new ticket, or without one those of an `Ask`.
 
+    A ticket's come before what became of it, and count it if it was taken.
+    """
+
+    ticket_id: str
     states: tuple[QuotaState, ...]
 
 

@@ -31,18 +31,22 @@ class Quotas:
             else:
                 fits = self._minute(charge, now_ms).fits(charge.amount, charge.limit)
             if not fits:
-                return self.state(charge, now_ms)
+                return self.state(charge, charge.amount, now_ms)
         return None
 
-    def state(self, charge: Charge, now_ms: int) -> QuotaState:
-        """Return where a limit stands and when the charge would fit."""
+    def standing(self, charges: tuple[Charge, ...], now_ms: int) -> tuple[QuotaState, ...]:
+        """Return where limits stand, and when each is whole again."""
+        return tuple([self.state(charge, charge.limit, now_ms) for charge in charges])
+
+    def state(self, charge: Charge, amount: int, now_ms: int) -> QuotaState:
+        """Return where a limit stands, and when so much more would fit."""
         name, limit = charge.counter, charge.limit
         if charge.window:
             wait = max(0, charge.ends_at_ms - now_ms)
             return QuotaState(name, charge.window, self._sum(charge), limit, wait)
         bucket = self._minute(charge, now_ms)
         used = -(-bucket.level // MINUTE_MS)
-        return QuotaState(name, "", used, limit, bucket.wait_ms(charge.amount, limit))
+        return QuotaState(name, "", used, limit, bucket.wait_ms(amount, limit))
 
     def take(self, charges: tuple[Charge, ...], now_ms: int, *, again: bool = False) -> None:
         """Reserve; `again` after an adoption, when admitted requests are counted already."""

@@ -1,7 +1,7 @@
 """The ledger any number of gateway processes share: everything that limits or orders is in Redis.
 
 One connection, one call under way; what arrives meanwhile goes into the next (batch.py). The
-script (lua/) decides; this shell keeps time, connections and futures. While Redis is away
+script (lua/) decides; this shell keeps time, connections and waiters. While Redis is away
 nothing starts and nothing is forgotten: releases are kept and told when it is back.
 """
 
@@ -18,7 +18,6 @@ import hiredis
 
 from gateway.core.types import (
     Charge,
-    Grant,
     LedgerView,
     Outcome,
     QuotaState,
@@ -32,6 +31,7 @@ from gateway.ledger.interface import Refused
 from gateway.ledger.script import SCRIPT, SHA
 from gateway.ledger.shell import HEARTBEAT_S, TICK_S, LedgerShell, Recorded
 from gateway.ledger.state import LedgerState
+from gateway.ledger.waiting import Waiter
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ class RedisLedger(LedgerShell):
 
     async def close(self) -> None:
         """Turn away what waits, tell the last releases, and leave."""
-        for ticket_id in list(self._futures):
-            self.cancel(ticket_id, Outcome.EVICTED_SHUTTING_DOWN)
+        outcome = Outcome.EVICTED_SHUTTING_DOWN
+        self._turn_all_away(Refused("shutting_down", outcome=outcome), outcome)
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await self._quiet()
@@ -165,7 +165,7 @@ class RedisLedger(LedgerShell):
             if self._away_since is not None and (
                 loop.time() - self._away_since > WAITING_PATIENCE_S
             ):
-                self._turn_all_away()
+                self._turn_all_away(_unavailable(), Outcome.EVICTED_NO_REPLICA)
             if self.batch.has_queued or loop.time() - beaten >= HEARTBEAT_S - TICK_S / 2:
                 beaten = loop.time()
                 self._beat()
@@ -182,37 +182,30 @@ class RedisLedger(LedgerShell):
             with suppress(Refused):
                 await self.recount()
 
-    def _turn_all_away(self) -> None:
-        for ticket_id, future in list(self._futures.items()):
-            del self._futures[ticket_id]
-            if not future.done():
-                self._refuse(future, _unavailable())
-            self._send(op.Cancel(ticket_id, Outcome.EVICTED_NO_REPLICA))
-
     @property
     def is_connected(self) -> bool:
         return self._connection is not None
 
     # Tickets
 
-    def admit(self, ticket: Ticket) -> asyncio.Future[Grant]:
+    def admit(self, ticket: Ticket, waiter: Waiter) -> None:
         """Queue the ticket; while Redis is away it is refused, for nobody can say who is next."""
-        loop = asyncio.get_running_loop()
-        if self._away_since is not None and loop.time() - self._away_since > PATIENCE_S:
-            future: asyncio.Future[Grant] = loop.create_future()
-            self._refuse(future, _unavailable())
-            return future
-        return super().admit(ticket)
+        if self._is_away:
+            waiter.refused(_unavailable())
+        else:
+            super().admit(ticket, waiter)
 
-    def ask(self, charges: tuple[Charge, ...]) -> asyncio.Future[tuple[QuotaState, ...]]:
-        """Ask where counted limits stand; while Redis is away nobody can say."""
-        loop = asyncio.get_running_loop()
-        if self._away_since is not None and loop.time() - self._away_since > PATIENCE_S:
-            future: asyncio.Future[tuple[QuotaState, ...]] = loop.create_future()
-            future.set_exception(_unavailable())
-            future.exception()  # looked at: whoever asked may not
-            return future
-        return super().ask(charges)
+    async def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:
+        """Return where counted limits stand; while Redis is away nobody can say."""
+        if self._is_away:
+            raise _unavailable()
+        return await super().quota(charges)
+
+    @property
+    def _is_away(self) -> bool:
+        """Tell whether Redis has been away for longer than our patience."""
+        since = self._away_since
+        return since is not None and asyncio.get_running_loop().time() - since > PATIENCE_S
 
     def release(self, ticket_id: str, settlement: Settlement) -> None:
         """End a lease once; the second time, or for an unknown id, nothing happens."""

@@ -1,17 +1,19 @@
-"""The waiting side of a ledger: futures for tickets, whichever store decides.
+"""The waiting side of a ledger: who waits for which ticket, whichever store decides.
 
-Rule 1: every admitted ticket's future ends exactly once: a grant or `Refused`.
-Rule 2: a grant nobody waits for any more is released at once, so a caller that was cancelled
-between two lines of code leaks nothing.
+Rule 1: the waiter of every admitted ticket hears exactly one word: a grant or `Refused`. Whoever
+cancels has heard enough.
+Rule 2: a grant nobody waits for any more is released at once, so a caller that left between two
+lines of code leaks nothing.
+Rule 3: waiters are called after the step, never within it; an error of one is not another's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from gateway.core.types import (
     Charge,
@@ -31,17 +33,13 @@ from gateway.ledger.interface import (
     ReplicaPolicy,
     UserPolicy,
 )
+from gateway.ledger.waiting import Waiter
+
+log = logging.getLogger(__name__)
 
 #: While anything waits here, time must pass in the ledger: timeouts, spills, silence of others.
 TICK_S = 0.25
 HEARTBEAT_S = 1.0
-
-CODE_OF = {
-    Outcome.EVICTED_TIMED_OUT: "queue_timeout",
-    Outcome.EVICTED_NO_REPLICA: "no_replica",
-    Outcome.EVICTED_REVOKED: "revoked",
-    Outcome.EVICTED_SHUTTING_DOWN: "shutting_down",
-}
 
 Recorded = Callable[[bytes, str], None]  # a usage record and its id in the stream
 
@@ -50,7 +48,7 @@ class LedgerShell(ABC):
     """The `Ledger` protocol over anything that takes operations and brings results."""
 
     def __init__(self, recorded: Recorded | None = None) -> None:
-        self._futures: dict[str, asyncio.Future[Grant]] = {}
+        self._waiters: dict[str, Waiter] = {}
         self._records: dict[str, bytes] = {}
         self._recorded = recorded
         #: Where counts and recount differed last time; exported as `fairway_ledger_mismatch`.
@@ -71,45 +69,30 @@ class LedgerShell(ABC):
 
     # Tickets
 
-    def admit(self, ticket: Ticket) -> asyncio.Future[Grant]:
-        """Queue the ticket; the future resolves with its grant or raises `Refused`."""
-        return self._waiting(ticket.ticket_id, op.Enqueue(ticket))
+    def admit(self, ticket: Ticket, waiter: Waiter) -> None:
+        """Queue the ticket; its waiter hears where its limits stand, then yes or no."""
+        if ticket.ticket_id in self._waiters:
+            waiter.refused(Refused("duplicate_ticket"))
+            return
+        self._waiters[ticket.ticket_id] = waiter
+        self._send(op.Enqueue(ticket))
 
-    def put_back(self, ticket_id: str, *, avoid: str = "") -> asyncio.Future[Grant]:
+    def put_back(self, ticket_id: str, waiter: Waiter, *, avoid: str = "") -> None:
         """Undo a grant the engine would not take: same rank, no retry spent."""
-        return self._waiting(ticket_id, op.PutBack(ticket_id, avoid))
-
-    def _waiting(self, ticket_id: str, operation: op.Operation) -> asyncio.Future[Grant]:
-        future: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
-        if ticket_id in self._futures:
-            future.set_exception(Refused("duplicate_ticket"))
-            return future
-        self._futures[ticket_id] = future
-        self._send(operation)
-        if not future.done():
-            future.add_done_callback(partial(self._abandoned, ticket_id))
-        return future
-
-    def _abandoned(self, ticket_id: str, future: asyncio.Future[Grant]) -> None:
-        """Take the ticket of a cancelled waiter out of the queue."""
-        if future.cancelled() and self._futures.get(ticket_id) is future:
-            self.cancel(ticket_id, Outcome.EVICTED_CLIENT_GONE)
+        self._waiters[ticket_id] = waiter
+        self._send(op.PutBack(ticket_id, avoid))
 
     def cancel(self, ticket_id: str, outcome: Outcome) -> None:
-        """Take a ticket out of the queue; no effect when it is not queued any more."""
-        future = self._futures.pop(ticket_id, None)
-        if future is None:
-            return
-        if not future.done():
-            code = CODE_OF.get(outcome, "client_gone")
-            self._refuse(future, Refused(code, outcome=outcome))
-        self._send(op.Cancel(ticket_id, outcome))
+        """Take a ticket out of the queue; no effect when nobody waits for it any more."""
+        if self._waiters.pop(ticket_id, None) is not None:
+            self._send(op.Cancel(ticket_id, outcome))
 
-    @staticmethod
-    def _refuse(future: asyncio.Future[Grant], refused: Refused) -> None:
-        future.set_exception(refused)
-        # Whoever asked may be gone; asyncio must not complain that nobody looked.
-        future.exception()
+    def _turn_all_away(self, refused: Refused, outcome: Outcome) -> None:
+        """Say no to everybody who waits here."""
+        for ticket_id, waiter in list(self._waiters.items()):
+            if self._waiters.pop(ticket_id, None) is not None:  # it has not left meanwhile
+                self._send(op.Cancel(ticket_id, outcome))
+                self._refuse(waiter, refused)
 
     def release(self, ticket_id: str, settlement: Settlement) -> None:
         """End a lease; an unknown id has no effect."""
@@ -153,19 +136,14 @@ class LedgerShell(ABC):
     def advance(self, ms: int) -> None:
         self._send(op.Advance(ms))
 
-    def ask(self, charges: tuple[Charge, ...]) -> asyncio.Future[tuple[QuotaState, ...]]:
-        """Ask where counted limits stand; told in the same step as what was sent just before."""
-        future: asyncio.Future[tuple[QuotaState, ...]] = asyncio.get_running_loop().create_future()
-        if charges:
-            self._asked.append(future)
-            self._send(op.Ask(charges))
-        else:
-            future.set_result(())
-        return future
-
     async def quota(self, charges: tuple[Charge, ...]) -> tuple[QuotaState, ...]:
         """Return where each counted limit stands, without charging anything."""
-        return await self.ask(charges)
+        if not charges:
+            return ()
+        future: asyncio.Future[tuple[QuotaState, ...]] = asyncio.get_running_loop().create_future()
+        self._asked.append(future)
+        self._send(op.Ask(charges))
+        return await future
 
     async def standing(self, ticket_id: str) -> Standing | None:
         view = await self.view()
@@ -183,38 +161,52 @@ class LedgerShell(ABC):
             elif isinstance(result, op.Turned):
                 self._turned(result)
             elif isinstance(result, op.Told):
-                # Answers come in the order of the questions; an asker may have left.
-                future = self._asked.popleft()
-                if not future.done():
-                    future.set_result(result.states)
+                self._told(result)
 
     def _granted(self, started: op.Started) -> None:
-        future = self._futures.pop(started.ticket_id, None)
-        if future is None or future.done():
+        waiter = self._waiters.pop(started.ticket_id, None)
+        if waiter is None:
             # Granted in the moment its client left: the engine never hears of it.
             self._send(op.Release(started.ticket_id, Outcome.EVICTED_CLIENT_GONE))
             return
-        future.set_result(
-            Grant(
-                started.ticket_id,
-                started.replica_id,
-                started.rank_ms,
-                started.started_ms - started.arrived_ms,
-            )
+        grant = Grant(
+            started.ticket_id,
+            started.replica_id,
+            started.rank_ms,
+            started.started_ms - started.arrived_ms,
         )
+        try:
+            waiter.granted(grant)
+        except Exception:
+            log.exception("the waiter of %s failed", started.ticket_id)
 
     def _turned(self, turned: op.Turned) -> None:
-        future = self._futures.pop(turned.ticket_id, None)
-        if future is None or future.done():
-            return
-        self._refuse(
-            future,
-            Refused(
+        waiter = self._waiters.pop(turned.ticket_id, None)
+        if waiter is not None:
+            refused = Refused(
                 turned.code,
                 outcome=turned.outcome,
                 retry_after_ms=turned.retry_after_ms,
                 place=turned.place,
                 limit=turned.limit,
                 quota=turned.quota,
-            ),
-        )
+            )
+            self._refuse(waiter, refused)
+
+    @staticmethod
+    def _refuse(waiter: Waiter, refused: Refused) -> None:
+        try:
+            waiter.refused(refused)
+        except Exception:
+            log.exception("a waiter failed")
+
+    def _told(self, told: op.Told) -> None:
+        if told.ticket_id:
+            waiter = self._waiters.get(told.ticket_id)
+            if waiter is not None:
+                waiter.stands(told.states)
+            return
+        # Answers come in the order of the questions; an asker may have left.
+        future = self._asked.popleft()
+        if not future.done():
+            future.set_result(told.states)

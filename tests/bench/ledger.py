@@ -24,6 +24,7 @@ from gateway.core.types import Grant, Outcome, ServiceClass, Settlement, Ticket
 from gateway.ledger.interface import KeyPolicy, Ledger, PoolPolicy, ReplicaPolicy, UserPolicy
 from gateway.ledger.memory import MemoryLedger
 from gateway.ledger.redis import KEYS, RedisLedger
+from tests.gateway.ledger.awaited import admit
 from tests.gateway.ledger.crew import (
     Crew,
     Held,
@@ -63,7 +64,7 @@ async def load(ledger: Ledger, count: int, concurrency: int, hold_s: float) -> t
         for n in numbers:
             began = time.perf_counter()
             name = f"{tag}-{n}"
-            await ledger.admit(ticket(name, n % 20))
+            await admit(ledger, ticket(name, n % 20))
             waits.append(time.perf_counter() - began)
             if hold_s:
                 await asyncio.sleep(hold_s)
@@ -142,7 +143,7 @@ def ask(ledger: Ledger, name: str, user: int, granted: asyncio.Queue[str]) -> No
         if not future.cancelled() and future.exception() is None:
             granted.put_nowait(name)
 
-    ledger.admit(ticket(name, user)).add_done_callback(done)
+    admit(ledger, ticket(name, user)).add_done_callback(done)
 
 
 async def main(url: str) -> None:

@@ -39,15 +39,16 @@ function L.has_quota(c)
   return L.level_of(c) + c.amount * MINUTE <= c.limit * MINUTE
 end
 
-function L.quota_state(c)
+-- Where a limit stands, and when `amount` more would fit.
+function L.quota_state(c, amount)
   local used, wait
   if c.window ~= '' then
     used, wait = L.sum_of(c), max(0, c.ends - L.wall())
   else
     local level = L.level_of(c)
     used = -floor(-level / MINUTE)
-    if c.amount <= c.limit then
-      local missing = level + (c.amount - c.limit) * MINUTE
+    if amount <= c.limit then
+      local missing = level + (amount - c.limit) * MINUTE
       wait = c.limit > 0 and max(0, -floor(-missing / c.limit)) or 0
     end
   end
@@ -65,9 +66,15 @@ function L.count_quota(c, amount)
   end
 end
 
-function L.reserve_quota(e, again)
-  if e.charges == '' then return end
-  for _, c in ipairs(L.charges_of(e.charges)) do
+-- Tells the caller where limits stand, and when each is whole again.
+function L.tell_limits(id, charges)
+  local states = {}
+  for i, c in ipairs(charges) do states[i] = L.quota_state(c, c.limit) end
+  answers[#answers + 1] = 'U\t' .. id .. '\t' .. table.concat(states, '\30')
+end
+
+function L.reserve_quota(charges, again)
+  for _, c in ipairs(charges) do
     if c.settles or not again then L.count_quota(c, c.amount) end
   end
 end

@@ -4,24 +4,15 @@
 
 function operations.E(id, ticket, at) -- enqueue
   local e = arriving[at]
-  if L.load_entry(e.ref) then return L.turn(e, 'duplicate_ticket') end
-  local key = L.key_policy(e.cls, e.key)
-  if key and key[2] ~= '1' then return L.turn(e, 'revoked') end
-  if not key or not L.user_policy(e.cls, e.user) or not pools[e.pool] then
-    return L.turn(e, 'directory_unavailable', nil, 5000)
+  local charges = L.charges_of(e.charges)
+  local refusal, place = L.turned_away(e, charges), nil
+  if not refusal then
+    place = L.take_place(e)
+    refusal = not place and L.full_queue(e)
   end
-  local largest = L.largest_weight(e)
-  if largest and e.w > largest then return L.turn(e, 'weight_too_large', nil, nil, '', largest) end
-  for _, c in ipairs(L.charges_of(e.charges)) do
-    if not L.has_quota(c) then
-      local state = L.quota_state(c)
-      local wait = L.number(state:match('[^\31]*$'))
-      return L.turn(e, 'over_quota', nil, wait, '', c.limit, state)
-    end
-  end
-  local place = L.take_place(e)
-  if not place and L.is_full(e) then return end
-  L.reserve_quota(e)
+  if not refusal then L.reserve_quota(charges) end
+  if #charges > 0 then L.tell_limits(id, charges) end
+  if refusal then return L.tell(gateway, refusal) end
   seq = seq + 1
   e.seq, e.since = seq, nil
   if place then e.seq, e.since = place.seq, place.since end

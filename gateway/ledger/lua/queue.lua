@@ -1,11 +1,13 @@
 
 ------------------------------------------------------------------------------- leaving the queue
 
-function L.turn(e, code, outcome, retry, place, limit, quota)
-  L.tell(e.gateway, table.concat({
+function L.turned(e, code, outcome, retry, place, limit, quota)
+  return table.concat({
     'T', e.id, code, outcome or '', L.opt(retry), place or '', L.opt(limit), quota or '',
-  }, '\t'))
+  }, '\t')
 end
+
+function L.turn(e, ...) L.tell(e.gateway, L.turned(e, ...)) end
 
 function L.drop_queued(e)
   L.settle_quota(e, 0)
@@ -53,7 +55,29 @@ function L.largest_weight(e)
   return most
 end
 
-function L.is_full(e)
+-- Why a ticket may not even wait, apart from full queues.
+function L.turned_away(e, charges)
+  if L.load_entry(e.ref) then return L.turned(e, 'duplicate_ticket') end
+  local key = L.key_policy(e.cls, e.key)
+  if key and key[2] ~= '1' then return L.turned(e, 'revoked') end
+  if not key or not L.user_policy(e.cls, e.user) or not pools[e.pool] then
+    return L.turned(e, 'directory_unavailable', nil, 5000)
+  end
+  local largest = L.largest_weight(e)
+  if largest and e.w > largest then
+    return L.turned(e, 'weight_too_large', nil, nil, '', largest)
+  end
+  for _, c in ipairs(charges) do
+    if not L.has_quota(c) then
+      local state = L.quota_state(c, c.amount)
+      local wait = L.number(state:match('[^\31]*$'))
+      return L.turned(e, 'over_quota', nil, wait, '', c.limit, state)
+    end
+  end
+end
+
+-- The refusal of a full queue; an interactive ticket keeps its place in it.
+function L.full_queue(e)
   local key, user, pool = L.key_policy(e.cls, e.key), L.user_policy(e.cls, e.user), pools[e.pool]
   local bound = e.cls == 'b' and pool.bound_b or pool.bound_i
   local code, limit, busy
@@ -64,15 +88,14 @@ function L.is_full(e)
   elseif L.get(e.n_pq) >= bound then
     code, limit, busy = 'queue_full', bound, L.get(e.n_pt) - L.get(e.n_pq)
   else
-    return false
+    return nil
   end
   local retry, place = max(K.SHORTEST_RETRY, floor(L.hold_average(e) / max(1, busy))), ''
   if e.cls == 'i' then
     seq = seq + 1
     place = L.keep_place(e, seq, now, retry)
   end
-  L.turn(e, code, nil, retry, place, limit)
-  return true
+  return L.turned(e, code, nil, retry, place, limit)
 end
 
 local NOTHING_RESERVED = { slots = {}, prefill = {}, batch = false }

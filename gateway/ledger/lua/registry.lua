@@ -103,7 +103,7 @@ function operations.H(id, line) -- adopt a lease: its header, a carriage return,
   seq = max(seq, e.seq)
   L.enter(e)
   L.hold(e, e.replica, charge, reads > 0)
-  L.reserve_quota(e, true)
+  L.reserve_quota(L.charges_of(e.charges), true)
 end
 
 -- An emptied ledger opens before its time once it has heard of all that ran: AWAITED holds "0" for
@@ -142,14 +142,12 @@ function operations.W(id, line) -- adopt a waiting ticket
   local e = L.read_entry(gateway, id, line)
   e.deadline = e.arrived + e.ttl
   seq = max(seq, e.seq)
-  L.reserve_quota(e, true)
+  L.reserve_quota(L.charges_of(e.charges), true)
   L.take_in(e)
 end
 
 function operations.Q(_, line) -- where counted limits stand
-  local states = {}
-  for _, c in ipairs(L.charges_of(line)) do states[#states + 1] = L.quota_state(c) end
-  answers[#answers + 1] = 'U\t' .. table.concat(states, '\30')
+  L.tell_limits('', L.charges_of(line))
 end
 
 function operations.D() -- everything but the policies of those who have nothing here

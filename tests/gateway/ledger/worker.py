@@ -16,6 +16,7 @@ import time
 from gateway.core.types import Outcome, ServiceClass, Settlement, Ticket
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, Refused, ReplicaPolicy, UserPolicy
 from gateway.ledger.redis import RedisLedger
+from tests.gateway.ledger.awaited import admit
 
 KEYS, USERS, TASKS = 40, 15, 24
 KEY_CAP, USER_CAP, BATCH_SLOTS, SLOTS = 2, 4, 4, 8
@@ -51,11 +52,12 @@ async def work(ledger: RedisLedger, name: str, seconds: float, rng: random.Rando
                 f"{name}-{n}", f"k{key}", f"u{key % USERS}", class_of(key), "m",
                 interrupted=f'{{"request_id":"{name}-{n}","replica_id":""}}'.encode(),
             )  # fmt: skip
-            future = ledger.admit(ticket)
+            future = admit(ledger, ticket)
             if rng.random() < 0.03:
                 await asyncio.sleep(rng.random() * 0.05)
                 if not future.done():
                     ledger.cancel(ticket.ticket_id, Outcome.EVICTED_CLIENT_GONE)
+                    continue
             with contextlib.suppress(Refused):
                 grant = await future
                 began = time.monotonic()

@@ -261,4 +261,4 @@ class History:
 
 
 def _grants(results: tuple[op.Result, ...]) -> list[op.Result]:
-    return [r for r in results if isinstance(r, op.Started | op.Turned)]
+    return [r for r in results if isinstance(r, op.Started | op.Turned | op.Told)]
