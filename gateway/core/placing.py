@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final
 
 from gateway.core.affinity import load_bound
 from gateway.core.types import Blocker
@@ -31,13 +31,22 @@ class Reservations:
     batch: bool = False  # no other batch ticket starts in the pool
 
 
-class Fit(NamedTuple):
+class Fit:
     """Where a ticket may start, or what blocks it."""
 
-    replica_id: str = ""
-    blocker: Blocker | None = None
-    big: bool = False  # only its size blocks it
-    home_is_full: bool = False  # it waits for the replica that has its session's cache
+    __slots__ = ("big", "blocker", "home_is_full", "replica_id")
+
+    def __init__(
+        self,
+        replica_id: str = "",
+        blocker: Blocker | None = None,
+        big: bool = False,  # only its size blocks it
+        home_is_full: bool = False,  # it waits for the replica that has its session's cache
+    ) -> None:
+        self.replica_id: Final = replica_id
+        self.blocker: Final = blocker
+        self.big: Final = big
+        self.home_is_full: Final = home_is_full
 
 
 @dataclass(slots=True)
@@ -88,15 +97,26 @@ class Replica:
         return not tokens or self.prefill + (tokens if tokens < budget else budget) <= budget
 
 
-class Wish(NamedTuple):
+class Wish:
     """What the choice of a replica depends on, besides the replicas."""
 
-    weight: int
-    prefill_tokens: int
-    order: Sequence[str]  # rendezvous order, "" or stale names do no harm
-    home: str = ""  # the replica its session is bound to
-    may_wait_for_home: bool = False
-    avoid: str = ""  # a replica that failed it
+    __slots__ = ("avoid", "home", "may_wait_for_home", "order", "prefill_tokens", "weight")
+
+    def __init__(
+        self,
+        weight: int,
+        prefill_tokens: int,
+        order: Sequence[str],  # rendezvous order, "" or stale names do no harm
+        home: str = "",  # the replica its session is bound to
+        may_wait_for_home: bool = False,
+        avoid: str = "",  # a replica that failed it
+    ) -> None:
+        self.weight: Final = weight
+        self.prefill_tokens: Final = prefill_tokens
+        self.order: Final = order
+        self.home: Final = home
+        self.may_wait_for_home: Final = may_wait_for_home
+        self.avoid: Final = avoid
 
 
 def place(wish: Wish, up: Sequence[Replica], reserved: Reservations) -> Fit:

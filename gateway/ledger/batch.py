@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.types import Ticket
 from gateway.ledger import operations as op
@@ -23,17 +23,21 @@ ENDINGS = (op.Release, op.Cancel)
 PLACED = (op.Started, op.Queued)
 
 
-@dataclass(slots=True)
 class Mine:
     """One ticket of this process, from `admit` to the confirmed release."""
 
-    ticket: Ticket
-    seq: int | None = None  # None: the ledger has not confirmed that it knows the ticket
-    arrived_ms: int = 0
-    ageing_since_ms: int | None = None
-    started: op.Started | None = None
-    is_reading: bool = True
-    leaving: op.Operation | None = None  # a release or cancel not confirmed yet
+    __slots__ = (
+        "ageing_since_ms", "arrived_ms", "is_reading", "leaving", "seq", "started", "ticket",
+    )  # fmt: skip
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.ticket: Final = ticket
+        self.seq: int | None = None  # None: the ledger has not confirmed that it knows the ticket
+        self.arrived_ms = 0
+        self.ageing_since_ms: int | None = None
+        self.started: op.Started | None = None
+        self.is_reading = True
+        self.leaving: op.Operation | None = None  # a release or cancel not confirmed yet
 
 
 class Batch:

@@ -14,7 +14,7 @@ from gateway.core.types import Charge, Outcome, Ticket
 from gateway.ledger import operations as op
 from gateway.ledger.places import Places
 from gateway.ledger.quota import Quotas
-from gateway.ledger.state import BATCH, INTERACTIVE, Entry, FlowId, LedgerState
+from gateway.ledger.state import BATCH, INTERACTIVE, Entry, FlowId, LedgerState, add
 
 DEFAULT_HOLD_MS = 10_000
 SHORTEST_RETRY_MS = 1_000
@@ -127,11 +127,12 @@ class Desk:
         of_key, of_user = state.keys[key].queued, state.users[user].queued
         of_pool = pool.queue_bound_batch if cls is BATCH else pool.queue_bound_interactive
         if state.key_queued.get(key, 0) >= of_key:
-            code, limit, busy = "queue_full_key", of_key, state.key_in_flight[key]
+            code, limit, busy = "queue_full_key", of_key, state.key_in_flight.get(key, 0)
         elif state.user_queued.get(user, 0) >= of_user:
-            code, limit, busy = "queue_full_key", of_user, state.user_in_flight[user]
+            code, limit, busy = "queue_full_key", of_user, state.user_in_flight.get(user, 0)
         elif state.pool_queued.get(flow, 0) >= of_pool:
-            code, limit, busy = "queue_full", of_pool, state.pool_tickets[flow] - of_pool
+            busy = state.pool_tickets.get(flow, 0) - of_pool
+            code, limit = "queue_full", of_pool
         else:
             return None
         retry = self._retry_after(ticket, busy)
@@ -162,7 +163,7 @@ class Desk:
         slots = state.slots_up(ticket.pool)
         if ticket.service_class is BATCH:
             slots = state.batch_limit(ticket.pool)
-        return max(SHORTEST_RETRY_MS, hold * state.pool_queued[flow] // max(1, slots))
+        return max(SHORTEST_RETRY_MS, hold * state.pool_queued.get(flow, 0) // max(1, slots))
 
     def cancel(self, ticket_id: str) -> None:
         entry = self._own(ticket_id, queued=True)
@@ -177,17 +178,17 @@ class Desk:
         self.open_window(entry)
 
     def release(self, release: op.Release) -> None:
-        ticket_id, outcome, prompt_tokens, completion_tokens, tokens, record = release
-        entry = self._own(ticket_id, queued=False)
+        entry = self._own(release.ticket_id, queued=False)
         if entry is None:
             return
         state, ticket, kind = self.state, entry.ticket, entry.kind
         user = state.users.get(entry.user)
-        actual = sharing.charge(prompt_tokens, completion_tokens, user.share if user else 1)
-        state.service[entry.user] += actual - entry.charge
-        if outcome is SERVED:
+        written = release.completion_tokens
+        actual = sharing.charge(release.prompt_tokens, written, user.share if user else 1)
+        add(state.service, entry.user, actual - entry.charge)
+        if release.outcome is SERVED:
             state.completion_average[entry.flow] = sharing.moving_average(
-                state.completion_average.get(entry.flow), completion_tokens
+                state.completion_average.get(entry.flow), written
             )
             state.hold_average[kind] = sharing.moving_average(
                 state.hold_average.get(kind), state.now_ms - entry.started_ms, HOLD_WEIGHT
@@ -195,11 +196,12 @@ class Desk:
             if ticket.session:
                 self._bind(entry)
         if ticket.charges:
-            self.quotas.settle(ticket.charges, tokens, state.now_ms)
+            self.quotas.settle(ticket.charges, release.tokens, state.now_ms)
         state.unhold(entry)
         state.leave(entry)
-        if record:
-            self._tell(self.caller, op.Recorded(ticket_id, self._append_usage(record)))
+        if release.record:
+            stream_id = self._append_usage(release.record)
+            self._tell(self.caller, op.Recorded(release.ticket_id, stream_id))
 
     def put_back(self, put_back: op.PutBack) -> None:
         entry = self._own(put_back.ticket_id, queued=False)
@@ -226,7 +228,7 @@ class Desk:
 
     def give_back(self, entry: Entry) -> None:
         """Undo a start: slots and service as if it had not been."""
-        self.state.service[entry.user] -= entry.charge
+        add(self.state.service, entry.user, -entry.charge)
         self.state.unhold(entry)
 
     def prefill_done(self, ticket_id: str) -> None:
@@ -309,8 +311,9 @@ class Desk:
             state.count_fleet()
         entry = Entry(
             ticket, self.caller, held.seq, held.arrived_ms, held.arrived_ms + ticket.ttl_ms,
-            held.ageing_since_ms, started_ms=held.started_ms,
+            held.ageing_since_ms,
         )  # fmt: skip
+        entry.started_ms = held.started_ms
         entry.rank_ms = state.rank(entry)
         state.seq = max(state.seq, held.seq)
         state.enter(entry)

@@ -103,7 +103,7 @@ class Dispatcher:
                 continue
             entry = state.head(flow)
             if entry is not None:
-                service = state.service[entry.user]
+                service = state.service.get(entry.user, 0)
                 since = entry.ageing_since_ms
                 heads.append(Head(entry.ticket.ticket_id, user_id, cls, since, entry.seq, service))
         return heads
@@ -116,7 +116,7 @@ class Dispatcher:
             return Fit(blocker=Blocker.NO_REPLICA)
         if ticket.service_class is BATCH:
             limit = state.batch_limit(ticket.pool)
-            if state.batch_in_flight[ticket.pool] + ticket.weight > limit:
+            if state.batch_in_flight.get(ticket.pool, 0) + ticket.weight > limit:
                 return Fit(blocker=Blocker.BATCH_POOL, big=ticket.weight > 1)
             if reserved.batch:
                 return Fit(blocker=Blocker.BATCH_POOL)

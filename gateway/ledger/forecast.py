@@ -16,7 +16,7 @@ from gateway.core.types import Blocker, Holding, LedgerView, ServiceClass, Stand
 from gateway.ledger.desk import DEFAULT_HOLD_MS
 from gateway.ledger.dispatch import Dispatcher
 from gateway.ledger.interface import KeyPolicy, UserPolicy
-from gateway.ledger.state import Entry, Flow, LedgerState
+from gateway.ledger.state import Entry, Flow, LedgerState, add
 
 #: Work of one look ahead, in tickets at the head of a flow that are compared: a tenth of a
 #: second. What starts later is told by the pace until then.
@@ -80,7 +80,8 @@ def _picture(
         running=tuple(running),
         batch_limit={pool: state.batch_limit(pool) for pool in state.pools},
         borrowed={
-            pool: state.is_lent(pool) and state.batch_in_flight[pool] > 0 for pool in state.pools
+            pool: state.is_lent(pool) and state.batch_in_flight.get(pool, 0) > 0
+            for pool in state.pools
         },
     )
 
@@ -223,7 +224,7 @@ def copy(state: LedgerState) -> LedgerState:
         value = getattr(state, name)
         if not (name.startswith("_") or callable(value)):
             setattr(twin, name, value.copy() if hasattr(value, "copy") else value)
-    twin.entries = {name: replace(entry) for name, entry in state.entries.items()}
+    twin.entries = {name: entry.copy() for name, entry in state.entries.items()}
     twin.replicas = {name: replace(replica) for name, replica in state.replicas.items()}
     twin.count_fleet()
     twin.flows = {
@@ -270,9 +271,9 @@ def _capped(state: LedgerState, flow: Flow) -> set[str]:
             shut.add(entry.ticket.key_id)
             continue
         would_run.append(entry)
-        state.key_in_flight[entry.key] += entry.ticket.weight
-        state.user_in_flight[entry.user] += entry.ticket.weight
+        add(state.key_in_flight, entry.key, entry.ticket.weight)
+        add(state.user_in_flight, entry.user, entry.ticket.weight)
     for entry in would_run:
-        state.key_in_flight[entry.key] -= entry.ticket.weight
-        state.user_in_flight[entry.user] -= entry.ticket.weight
+        add(state.key_in_flight, entry.key, -entry.ticket.weight)
+        add(state.user_in_flight, entry.user, -entry.ticket.weight)
     return capped

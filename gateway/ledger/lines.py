@@ -55,17 +55,14 @@ def _read_charge(text: str) -> Charge:
 
 def ticket_line(t: Ticket) -> bytes:
     """Write a ticket; the order of fields is `read_ticket` of lua/entries.lua."""
-    (
-        _, key_id, user_id, cls, pool, weight, prefill, output, order, session, ttl, place,
-        fingerprint, home_wait, charges, interrupted, group,
-    ) = t  # fmt: skip
+    owner = _owner(t.key_id, t.user_id, t.service_class, t.pool)
     line = (
-        f"{_owner(key_id, user_id, cls, pool)}{weight}\t{prefill}\t{output}\t{ttl}\t{home_wait}"
-        f"\t{_clean(session)}\t{','.join(order)}\t{_clean(place)}\t{fingerprint}"
-        f"\t{_charges(charges) if charges else ''}\t"
+        f"{owner}{t.weight}\t{t.prefill_tokens}\t{t.output_tokens}\t{t.ttl_ms}\t{t.home_wait_ms}"
+        f"\t{_clean(t.session)}\t{','.join(t.replica_order)}\t{_clean(t.place)}\t{t.fingerprint}"
+        f"\t{_charges(t.charges) if t.charges else ''}\t"
     ).encode()
     # Behind the record, which holds no raw tab, so that a ticket without a group costs nothing.
-    return line + interrupted + (b"\t" + _clean(group).encode() if group else b"")
+    return line + t.interrupted + (b"\t" + _clean(t.group).encode() if t.group else b"")
 
 
 @lru_cache(maxsize=4096)
@@ -115,8 +112,8 @@ _WRITERS: dict[type, Callable[[Any], list[Line]]] = {
 
 
 def _release(release: op.Release) -> bytes:
-    _, outcome, prompt_tokens, completion_tokens, tokens, record = release
-    return f"{outcome}\t{prompt_tokens}\t{completion_tokens}\t{tokens}\t".encode() + record
+    used = f"{release.prompt_tokens}\t{release.completion_tokens}\t{release.tokens}"
+    return f"{release.outcome}\t{used}\t".encode() + release.record
 
 
 def _key(policy: KeyPolicy) -> list[Line]:
@@ -186,24 +183,21 @@ def read_entry(gateway: str, ticket_id: str, line: bytes) -> Entry:
     """Read one entry as the script (lua/) keeps it."""
     header, _, ticket = line.partition(b"\r")
     f = header.decode().split("\t")
-    return Entry(
-        ticket=read_ticket(ticket_id, ticket),
-        gateway=gateway,
-        replica_id=f[0],
-        seq=int(f[1]),
-        arrived_ms=int(f[2]),
-        deadline_ms=int(f[3] or 0),
-        ageing_since_ms=_number(f[4]),
-        started_ms=int(f[5] or 0),
-        rank_ms=int(f[6] or 0),
-        charge=int(f[7] or 0),
-        reading=int(f[8] or 0),
-        is_accepted=f[9] == "1",
-        pick_since_ms=_number(f[10]),
-        first_bypass_ms=_number(f[11]),
-        bypassed=int(f[12] or 0),
-        avoid=f[13],
-    )
+    entry = Entry(
+        read_ticket(ticket_id, ticket), gateway, int(f[1]), int(f[2]), int(f[3] or 0),
+        _number(f[4]),
+    )  # fmt: skip
+    entry.replica_id = f[0]
+    entry.started_ms = int(f[5] or 0)
+    entry.rank_ms = int(f[6] or 0)
+    entry.charge = int(f[7] or 0)
+    entry.reading = int(f[8] or 0)
+    entry.is_accepted = f[9] == "1"
+    entry.pick_since_ms = _number(f[10])
+    entry.first_bypass_ms = _number(f[11])
+    entry.bypassed = int(f[12] or 0)
+    entry.avoid = f[13]
+    return entry
 
 
 def decode(answer: bytes) -> op.Reply:

@@ -27,7 +27,7 @@ from gateway.ledger.dispatch import Dispatcher
 from gateway.ledger.interface import Refused
 from gateway.ledger.registry import Registry
 from gateway.ledger.shell import TICK_S, LedgerShell, Recorded
-from gateway.ledger.state import Entry, LedgerState, Rules
+from gateway.ledger.state import Entry, LedgerState, Rules, add
 
 #: Ledger time moves at most this much in a call, whatever a clock did meanwhile.
 LONGEST_STEP_MS = 1_000
@@ -123,7 +123,12 @@ class MemoryStore:
         if flows and not adopts:
             self._dispatch()
         for operation in operations:
-            self._verbs[type(operation)](operation)
+            if isinstance(operation, op.Enqueue):  # these two come with every request
+                self.desk.enqueue(operation)
+            elif isinstance(operation, op.Release):
+                self.desk.release(operation)
+            else:
+                self._verbs[type(operation)](operation)
             if flows and not isinstance(operation, op.Hold):
                 self._dispatch()
         if adopts:
@@ -141,9 +146,7 @@ class MemoryStore:
     def _by_verb(self) -> dict[type, Callable[[Any], None]]:
         desk, registry = self.desk, self.registry
         return {
-            op.Enqueue: desk.enqueue,
             op.Cancel: lambda o: desk.cancel(o.ticket_id),
-            op.Release: desk.release,
             op.PutBack: self._put_back,
             op.PrefillDone: lambda o: desk.prefill_done(o.ticket_id),
             op.WriteKey: lambda o: registry.write_key(o.policy),
@@ -244,7 +247,7 @@ class MemoryStore:
                 del state.service[user]
         for entry in state.entries.values():
             charge = sharing.decay(entry.charge, steps)
-            state.user_charged[entry.user] += charge - entry.charge
+            add(state.user_charged, entry.user, charge - entry.charge)
             entry.charge = charge
 
     # Processes
@@ -290,7 +293,7 @@ class MemoryStore:
             # What it really used died with its process; the estimate of its service is kept.
             tokens = sharing.estimated_tokens(entry.ticket)
         else:
-            self.state.service[entry.user] -= entry.charge
+            add(self.state.service, entry.user, -entry.charge)
         self.desk.quotas.settle(entry.ticket.charges, tokens, self.state.now_ms)
         self.state.unhold(entry)
         self.state.leave(entry)
@@ -330,13 +333,13 @@ class MemoryLedger(LedgerShell):
         self._pending: list[op.Operation] = []
         self._ticking: asyncio.Task[None] | None = None
 
-    def _send(self, *operations: op.Operation) -> None:
+    def _send(self, operation: op.Operation) -> None:
         if not self._pending:
             # At the end of this turn of the loop, so that what happens together goes together. One
             # step for all costs less, and so does everything around it: the same code runs for
             # many requests in a row, not all of it for one after the other.
-            asyncio.get_running_loop().call_soon(self._pump)
-        self._pending += operations
+            self._loop.call_soon(self._pump)
+        self._pending.append(operation)
 
     def _pump(self) -> None:
         if self._pending:

@@ -8,47 +8,70 @@ the ticket; those caused by somebody else's call wait in its inbox until it call
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gateway.core.types import Charge, Outcome, QuotaState, Ticket
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 
 
-class Enqueue(NamedTuple):
+class Enqueue:
     """A ticket arrives; it starts, waits or is refused."""
 
-    ticket: Ticket
+    __slots__ = ("ticket",)
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.ticket: Final = ticket
 
 
-class Cancel(NamedTuple):
+class Cancel:
     """A ticket leaves the queue unserved; no effect on one that is not queued."""
 
-    ticket_id: str
-    outcome: Outcome = Outcome.EVICTED_CLIENT_GONE
+    __slots__ = ("outcome", "ticket_id")
+
+    def __init__(self, ticket_id: str, outcome: Outcome = Outcome.EVICTED_CLIENT_GONE) -> None:
+        self.ticket_id: Final = ticket_id
+        self.outcome: Final = outcome
 
 
-class Release(NamedTuple):
+class Release:
     """A lease ends: slots free, service settled, the usage record appended."""
 
-    ticket_id: str
-    outcome: Outcome = Outcome.SERVED
-    prompt_tokens: int = 0  # without cached ones
-    completion_tokens: int = 0
-    tokens: int = 0  # all of prompt and answer: what counts against limits
-    record: bytes = b""
+    __slots__ = ("completion_tokens", "outcome", "prompt_tokens", "record", "ticket_id", "tokens")
+
+    def __init__(
+        self,
+        ticket_id: str,
+        outcome: Outcome = Outcome.SERVED,
+        prompt_tokens: int = 0,  # without cached ones
+        completion_tokens: int = 0,
+        tokens: int = 0,  # all of prompt and answer: what counts against limits
+        record: bytes = b"",
+    ) -> None:
+        self.ticket_id: Final = ticket_id
+        self.outcome: Final = outcome
+        self.prompt_tokens: Final = prompt_tokens
+        self.completion_tokens: Final = completion_tokens
+        self.tokens: Final = tokens
+        self.record: Final = record
 
 
-class PutBack(NamedTuple):
+class PutBack:
     """A grant the engine would not take: back to its old place in the queue."""
 
-    ticket_id: str
-    avoid: str = ""
+    __slots__ = ("avoid", "ticket_id")
+
+    def __init__(self, ticket_id: str, avoid: str = "") -> None:
+        self.ticket_id: Final = ticket_id
+        self.avoid: Final = avoid
 
 
-class PrefillDone(NamedTuple):
+class PrefillDone:
     """The prompt has been read: its prefill budget is free again."""
 
-    ticket_id: str
+    __slots__ = ("ticket_id",)
+
+    def __init__(self, ticket_id: str) -> None:
+        self.ticket_id: Final = ticket_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +150,13 @@ class Peers(NamedTuple):
     names: tuple[str, ...]
 
 
-class Ask(NamedTuple):
+class Ask:
     """Ask where counted limits stand."""
 
-    charges: tuple[Charge, ...]
+    __slots__ = ("charges",)
+
+    def __init__(self, charges: tuple[Charge, ...]) -> None:
+        self.charges: Final = charges
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,48 +186,88 @@ Operation = (
 )
 
 
-class Started(NamedTuple):
+class Started:
     """The ticket holds its slots; `charge` is the service taken in advance."""
 
-    ticket_id: str
-    replica_id: str
-    seq: int
-    arrived_ms: int
-    ageing_since_ms: int | None
-    rank_ms: int
-    started_ms: int
-    charge: int
+    __slots__ = (
+        "ageing_since_ms", "arrived_ms", "charge", "rank_ms", "replica_id", "seq", "started_ms",
+        "ticket_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        ticket_id: str,
+        replica_id: str,
+        seq: int,
+        arrived_ms: int,
+        ageing_since_ms: int | None,
+        rank_ms: int,
+        started_ms: int,
+        charge: int,
+    ) -> None:
+        self.ticket_id: Final = ticket_id
+        self.replica_id: Final = replica_id
+        self.seq: Final = seq
+        self.arrived_ms: Final = arrived_ms
+        self.ageing_since_ms: Final = ageing_since_ms
+        self.rank_ms: Final = rank_ms
+        self.started_ms: Final = started_ms
+        self.charge: Final = charge
 
 
-class Queued(NamedTuple):
+class Queued:
     """The ticket waits; sent again when it begins to age."""
 
-    ticket_id: str
-    seq: int
-    arrived_ms: int
-    ageing_since_ms: int | None
+    __slots__ = ("ageing_since_ms", "arrived_ms", "seq", "ticket_id")
+
+    def __init__(
+        self,
+        ticket_id: str,
+        seq: int,
+        arrived_ms: int,
+        ageing_since_ms: int | None,
+    ) -> None:
+        self.ticket_id: Final = ticket_id
+        self.seq: Final = seq
+        self.arrived_ms: Final = arrived_ms
+        self.ageing_since_ms: Final = ageing_since_ms
 
 
-class Turned(NamedTuple):
+class Turned:
     """The ticket was turned away at the door (no outcome) or left the queue unserved."""
 
-    ticket_id: str
-    code: str
-    outcome: Outcome | None = None
-    retry_after_ms: int | None = None
-    place: str = ""
-    limit: int | None = None
-    quota: QuotaState | None = None
+    __slots__ = ("code", "limit", "outcome", "place", "quota", "retry_after_ms", "ticket_id")
+
+    def __init__(
+        self,
+        ticket_id: str,
+        code: str,
+        outcome: Outcome | None = None,
+        retry_after_ms: int | None = None,
+        place: str = "",
+        limit: int | None = None,
+        quota: QuotaState | None = None,
+    ) -> None:
+        self.ticket_id: Final = ticket_id
+        self.code: Final = code
+        self.outcome: Final = outcome
+        self.retry_after_ms: Final = retry_after_ms
+        self.place: Final = place
+        self.limit: Final = limit
+        self.quota: Final = quota
 
 
-class Told(NamedTuple):
+class Told:
     """Where counted limits stand: those of a new ticket, or without one those of an `Ask`.
 
     A ticket's come before what became of it, and count it if it was taken.
     """
 
-    ticket_id: str
-    states: tuple[QuotaState, ...]
+    __slots__ = ("states", "ticket_id")
+
+    def __init__(self, ticket_id: str, states: tuple[QuotaState, ...]) -> None:
+        self.ticket_id: Final = ticket_id
+        self.states: Final = states
 
 
 class Roster(NamedTuple):
@@ -210,11 +276,14 @@ class Roster(NamedTuple):
     names: tuple[str, ...]
 
 
-class Recorded(NamedTuple):
+class Recorded:
     """The usage record of a release stands in the stream under this id."""
 
-    ticket_id: str
-    stream_id: str
+    __slots__ = ("stream_id", "ticket_id")
+
+    def __init__(self, ticket_id: str, stream_id: str) -> None:
+        self.ticket_id: Final = ticket_id
+        self.stream_id: Final = stream_id
 
 
 class Row(NamedTuple):
@@ -228,22 +297,43 @@ class Row(NamedTuple):
 Result = Started | Queued | Turned | Recorded | Told | Roster | Row
 
 
-class Call(NamedTuple):
+class Call:
     """One step of one gateway process."""
 
-    gateway: str
-    previous: int  # sequence of its last call that was answered
-    sequence: int
-    operations: tuple[Operation, ...] = ()
-    adopts: bool = False  # drop what you had of me, the operations say what is true
+    __slots__ = ("adopts", "gateway", "operations", "previous", "sequence")
+
+    def __init__(
+        self,
+        gateway: str,
+        previous: int,  # sequence of its last call that was answered
+        sequence: int,
+        operations: tuple[Operation, ...] = (),
+        adopts: bool = False,  # drop what you had of me, the operations say what is true
+    ) -> None:
+        self.gateway: Final = gateway
+        self.previous: Final = previous
+        self.sequence: Final = sequence
+        self.operations: Final = operations
+        self.adopts: Final = adopts
 
 
-class Reply(NamedTuple):
+class Reply:
     """What a call did. `must_adopt` means it did nothing, the ledger standing at `stands_at`."""
 
-    sequence: int  # of the call it answers
-    now_ms: int
-    open: bool
-    results: tuple[Result, ...] = ()
-    must_adopt: bool = False
-    stands_at: int = 0
+    __slots__ = ("must_adopt", "now_ms", "open", "results", "sequence", "stands_at")
+
+    def __init__(
+        self,
+        sequence: int,  # of the call it answers
+        now_ms: int,
+        open: bool,
+        results: tuple[Result, ...] = (),
+        must_adopt: bool = False,
+        stands_at: int = 0,
+    ) -> None:
+        self.sequence: Final = sequence
+        self.now_ms: Final = now_ms
+        self.open: Final = open
+        self.results: Final = results
+        self.must_adopt: Final = must_adopt
+        self.stands_at: Final = stands_at

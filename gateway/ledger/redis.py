@@ -92,7 +92,7 @@ class RedisLedger(LedgerShell):
 
     async def start(self) -> None:
         """Begin to keep the connection; calls made before it stands are kept."""
-        self._away_since = asyncio.get_running_loop().time()
+        self._away_since = self._loop.time()
         self._tasks = [
             asyncio.create_task(self._keep_connected(), name="ledger connection"),
             asyncio.create_task(self._tick(), name="ledger tick"),
@@ -142,7 +142,7 @@ class RedisLedger(LedgerShell):
             await self._lost.wait()
             self._connection = None
             self._connected.clear()
-            self._away_since = asyncio.get_running_loop().time()
+            self._away_since = self._loop.time()
 
     async def _listen(self) -> None:
         """Hear that others' calls did something for us: only a hint, the tick would find it."""
@@ -159,7 +159,7 @@ class RedisLedger(LedgerShell):
 
     async def _tick(self) -> None:
         """Beat while anything waits here, and each second anyway."""
-        loop, beaten = asyncio.get_running_loop(), 0.0
+        loop, beaten = self._loop, 0.0
         while True:
             await asyncio.sleep(TICK_S)
             if self._away_since is not None and (
@@ -205,7 +205,7 @@ class RedisLedger(LedgerShell):
     def _is_away(self) -> bool:
         """Tell whether Redis has been away for longer than our patience."""
         since = self._away_since
-        return since is not None and asyncio.get_running_loop().time() - since > PATIENCE_S
+        return since is not None and self._loop.time() - since > PATIENCE_S
 
     def release(self, ticket_id: str, settlement: Settlement) -> None:
         """End a lease once; the second time, or for an unknown id, nothing happens."""
@@ -214,13 +214,12 @@ class RedisLedger(LedgerShell):
 
     # Calls
 
-    def _send(self, *operations: op.Operation) -> None:
-        for operation in operations:
-            self.batch.add(operation)
+    def _send(self, operation: op.Operation) -> None:
+        self.batch.add(operation)
         if not self._is_pump_due and not self.batch.is_waiting:
             # At the end of this turn of the loop, so that what happens together goes together.
             self._is_pump_due = True
-            asyncio.get_running_loop().call_soon(self._pump)
+            self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         self._is_pump_due = False
@@ -272,20 +271,19 @@ class RedisLedger(LedgerShell):
 
     def _failed(self, error: str) -> None:
         """Try again what a server not ready refused; adopt after an error in the script."""
-        loop = asyncio.get_running_loop()
         if error.startswith("NOSCRIPT") and self._connection is not None:
             self._connection.send(lambda _: self._resend(), "SCRIPT", "LOAD", SCRIPT)
             return
         if error.startswith(TRANSIENT):
             # As good as away: whoever waits longer than our patience is told so.
             if self._away_since is None:
-                self._away_since = loop.time()
+                self._away_since = self._loop.time()
                 log.warning("the ledger's store takes no writes: %s", error)
         else:
             self.script_errors += 1
             log.error("the ledger's script failed: %s", error)
             self.batch.give_up()
-        loop.call_later(TICK_S, self._resend)
+        self._loop.call_later(TICK_S, self._resend)
 
     def _take(self, results: Any) -> None:
         if self._looking is not None and not self._looking.done():
@@ -318,7 +316,7 @@ class RedisLedger(LedgerShell):
     async def _state(self) -> tuple[LedgerState, Sequence[op.Row]]:
         """Return a dump of the ledger; callers at the same moment share one."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_future()
+            self._looking = self._loop.create_future()
             self._send(op.Look())
         try:
             async with asyncio.timeout(VIEW_TIMEOUT_S):

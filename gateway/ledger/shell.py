@@ -14,6 +14,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from gateway.core.types import (
     Charge,
@@ -48,6 +49,7 @@ class LedgerShell(ABC):
     """The `Ledger` protocol over anything that takes operations and brings results."""
 
     def __init__(self, recorded: Recorded | None = None) -> None:
+        self._loop: Final = asyncio.get_running_loop()
         self._waiters: dict[str, Waiter] = {}
         self._records: dict[str, bytes] = {}
         self._recorded = recorded
@@ -56,8 +58,8 @@ class LedgerShell(ABC):
         self._asked: deque[asyncio.Future[tuple[QuotaState, ...]]] = deque()
 
     @abstractmethod
-    def _send(self, *operations: op.Operation) -> None:
-        """Give the operations to the ledger in this order; must not wait."""
+    def _send(self, operation: op.Operation) -> None:
+        """Give the ledger an operation after those before it; must not wait."""
 
     @abstractmethod
     async def view(self) -> LedgerView:
@@ -96,11 +98,18 @@ class LedgerShell(ABC):
 
     def release(self, ticket_id: str, settlement: Settlement) -> None:
         """End a lease; an unknown id has no effect."""
-        outcome, prompt, cached, completion, record = settlement
-        if record and self._recorded is not None:
-            self._records[ticket_id] = record
-        uncached, tokens = max(0, prompt - cached), prompt + completion
-        self._send(op.Release(ticket_id, outcome, uncached, completion, tokens, record))
+        if settlement.record and self._recorded is not None:
+            self._records[ticket_id] = settlement.record
+        self._send(
+            op.Release(
+                ticket_id,
+                settlement.outcome,
+                max(0, settlement.prompt_tokens - settlement.cached_tokens),
+                settlement.completion_tokens,
+                settlement.tokens,
+                settlement.record,
+            )
+        )
 
     def prefill_done(self, ticket_id: str) -> None:
         self._send(op.PrefillDone(ticket_id))
@@ -140,7 +149,7 @@ class LedgerShell(ABC):
         """Return where each counted limit stands, without charging anything."""
         if not charges:
             return ()
-        future: asyncio.Future[tuple[QuotaState, ...]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[tuple[QuotaState, ...]] = self._loop.create_future()
         self._asked.append(future)
         self._send(op.Ask(charges))
         return await future

@@ -249,7 +249,7 @@ class Simulation:
     def _note_room(self, user: str) -> None:
         """Remember when a refused ticket's queue had room again."""
         bound = self.policy.queued_per_key
-        if self._store.state.key_queued[(INTERACTIVE, user)] >= bound:
+        if self._store.state.key_queued.get((INTERACTIVE, user), 0) >= bound:
             return
         for place, (at, retry, free_at) in list(self._refused.items()):
             if free_at is None and self._coming[f"return {place}"].user == user:
@@ -269,7 +269,7 @@ class Simulation:
         for user, jobs in self._jobs.items():
             while jobs and jobs[0].at_ms <= self._now_ms:
                 job = jobs[0]
-                queued = self._store.state.user_queued[(BATCH, user)]
+                queued = self._store.state.user_queued.get((BATCH, user), 0)
                 room = window - queued if self.policy.feeds else len(job.lines)
                 for _ in range(min(room, len(job.lines))):
                     line = job.lines.popleft()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from gateway.core import sharing
 from gateway.core.placing import LONG_PROMPT, Replica
@@ -22,6 +22,7 @@ BATCH, INTERACTIVE = ServiceClass.BATCH, ServiceClass.INTERACTIVE
 FlowId = tuple[str, ServiceClass, str]  # pool, class, user
 Owner = tuple[ServiceClass, str]  # class and key, or class and user
 Kind = tuple[str, ServiceClass]  # pool and class
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,39 +38,59 @@ class Rules:
     accrual_window: bool = True  # False: every queued batch ticket ages (for comparison only)
 
 
-@dataclass(slots=True, eq=False)
 class Entry:
     """One ticket in the ledger, queued (no replica) or in flight."""
 
-    ticket: Ticket
-    gateway: str
-    seq: int
-    arrived_ms: int
-    deadline_ms: int
-    ageing_since_ms: int | None = None
-    replica_id: str = ""
-    started_ms: int = 0
-    rank_ms: int = 0  # at the start
-    charge: int = 0  # service taken for it, decaying like its user's
-    reading: int = 0  # prefill budget it takes until its prompt has been read
-    is_accepted: bool = True  # False: its owner has not fetched the grant yet
-    pick_since_ms: int | None = None  # since when it waits for its home replica
-    first_bypass_ms: int | None = None
-    bypassed: int = 0
-    avoid: str = ""
-    # What counts are kept by; made once, for they are asked for a dozen times.
-    flow: FlowId = field(init=False)
-    key: Owner = field(init=False)
-    user: Owner = field(init=False)
-    kind: Kind = field(init=False)
+    __slots__ = (
+        "ageing_since_ms", "arrived_ms", "avoid", "bypassed", "charge", "deadline_ms",
+        "first_bypass_ms", "flow", "gateway", "is_accepted", "key", "kind", "pick_since_ms",
+        "rank_ms", "reading", "replica_id", "seq", "started_ms", "ticket", "user",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        ticket = self.ticket
+    def __init__(
+        self,
+        ticket: Ticket,
+        gateway: str,
+        seq: int,
+        arrived_ms: int,
+        deadline_ms: int,
+        ageing_since_ms: int | None = None,
+    ) -> None:
+        self.ticket: Final = ticket
+        self.gateway: Final = gateway
+        self.seq: Final = seq
+        self.arrived_ms: Final = arrived_ms
+        self.deadline_ms: Final = deadline_ms
+        self.ageing_since_ms = ageing_since_ms
+        self.replica_id = ""
+        self.started_ms = 0
+        self.rank_ms = 0  # at the start
+        self.charge = 0  # service taken for it, decaying like its user's
+        self.reading = 0  # prefill budget it takes until its prompt has been read
+        self.is_accepted = True  # False: its owner has not fetched the grant yet
+        self.pick_since_ms: int | None = None  # since when it waits for its home replica
+        self.first_bypass_ms: int | None = None
+        self.bypassed = 0
+        self.avoid = ""
+        # What counts are kept by; made once, for they are asked for a dozen times.
         cls = ticket.service_class
-        self.flow = (ticket.pool, cls, ticket.user_id)
-        self.key = (cls, ticket.key_id)
-        self.user = (cls, ticket.user_id)
-        self.kind = (ticket.pool, cls)
+        self.flow: Final[FlowId] = (ticket.pool, cls, ticket.user_id)
+        self.key: Final[Owner] = (cls, ticket.key_id)
+        self.user: Final[Owner] = (cls, ticket.user_id)
+        self.kind: Final[Kind] = (ticket.pool, cls)
+
+    def copy(self) -> Entry:
+        """Return a twin to play with."""
+        twin = Entry(
+            self.ticket, self.gateway, self.seq, self.arrived_ms, self.deadline_ms,
+            self.ageing_since_ms,
+        )  # fmt: skip
+        twin.replica_id, twin.started_ms = self.replica_id, self.started_ms
+        twin.rank_ms, twin.charge, twin.reading = self.rank_ms, self.charge, self.reading
+        twin.is_accepted, twin.pick_since_ms = self.is_accepted, self.pick_since_ms
+        twin.first_bypass_ms, twin.bypassed = self.first_bypass_ms, self.bypassed
+        twin.avoid = self.avoid
+        return twin
 
 
 @dataclass(slots=True)
@@ -80,6 +101,11 @@ class Flow:
 
     def oldest_first(self) -> list[Entry]:
         return sorted((e for q in self.queues.values() for e in q), key=lambda e: e.seq)
+
+
+def add(counts: dict[K, int], name: K, n: int) -> None:
+    """Count n more; what is not there is nothing."""
+    counts[name] = counts.get(name, 0) + n
 
 
 class LedgerState:
@@ -106,20 +132,20 @@ class LedgerState:
         self.registered: dict[str, list[int]] = {}  # slots of those in the books, up or not
         #: When queued tickets' time is up; those that have left since are passed over.
         self.deadlines: list[tuple[int, int, str]] = []
-        self.key_in_flight: defaultdict[Owner, int] = defaultdict(int)
-        self.user_in_flight: defaultdict[Owner, int] = defaultdict(int)
-        self.batch_in_flight: defaultdict[str, int] = defaultdict(int)
-        self.key_queued: defaultdict[Owner, int] = defaultdict(int)
-        self.user_queued: defaultdict[Owner, int] = defaultdict(int)
-        self.pool_queued: defaultdict[Kind, int] = defaultdict(int)
-        self.pool_tickets: defaultdict[Kind, int] = defaultdict(int)  # queued and in flight
+        self.key_in_flight: dict[Owner, int] = {}
+        self.user_in_flight: dict[Owner, int] = {}
+        self.batch_in_flight: dict[str, int] = {}
+        self.key_queued: dict[Owner, int] = {}
+        self.user_queued: dict[Owner, int] = {}
+        self.pool_queued: dict[Kind, int] = {}
+        self.pool_tickets: dict[Kind, int] = {}  # queued and in flight
         # Of tickets that bring a group: what it holds of a replica, what waits for a pool.
-        self.group_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.group_queued: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self.user_tickets: defaultdict[Owner, int] = defaultdict(int)  # a user with any is active
+        self.group_in_flight: dict[tuple[str, str], int] = {}
+        self.group_queued: dict[tuple[str, str], int] = {}
+        self.user_tickets: dict[Owner, int] = {}  # a user with any is active
         # The part of V that leases have charged.
-        self.user_charged: defaultdict[Owner, int] = defaultdict(int)
-        self.service: defaultdict[Owner, int] = defaultdict(int)  # V
+        self.user_charged: dict[Owner, int] = {}
+        self.service: dict[Owner, int] = {}  # V
         self.decayed_at = 0  # the last minute of ledger time in which service shrank
         self.completion_average: dict[FlowId, int] = {}
         self.hold_average: dict[Kind, int] = {}
@@ -223,20 +249,21 @@ class LedgerState:
     def enter(self, entry: Entry) -> None:
         """Take a ticket in; a user who was away gets no credit for it."""
         self.entries[entry.ticket.ticket_id] = entry
-        if not self.user_tickets.get(entry.user):
+        others = self.user_tickets.get(entry.user, 0)
+        if not others:
             self._lift(entry.user)
-        self.user_tickets[entry.user] += 1
-        self.pool_tickets[entry.kind] += 1
+        self.user_tickets[entry.user] = others + 1
+        add(self.pool_tickets, entry.kind, 1)
 
     def _lift(self, user: Owner) -> None:
         """Raise V to the least of the active, who are taken without what is only estimated."""
         settled = [
-            self.service[owner] - self.user_charged[owner]
+            self.service.get(owner, 0) - self.user_charged.get(owner, 0)
             for owner, n in self.user_tickets.items()
             if n > 0 and owner[0] is user[0]
         ]
         if settled:
-            self.service[user] = max(self.service[user], min(settled))
+            self.service[user] = max(self.service.get(user, 0), min(settled))
 
     def late(self, most: int) -> list[Entry]:
         """Take the queued tickets whose time is up out of the calendar, in its order."""
@@ -263,7 +290,7 @@ class LedgerState:
             self.user_tickets[entry.user] = left
         else:
             del self.user_tickets[entry.user]
-        self.pool_tickets[entry.kind] -= 1
+        add(self.pool_tickets, entry.kind, -1)
         if entry.ticket.service_class is INTERACTIVE:
             self.chat_ended_ms[entry.ticket.pool] = self.now_ms
 
@@ -284,17 +311,17 @@ class LedgerState:
         self._count_queued(entry, -1)
 
     def _count_queued(self, entry: Entry, n: int) -> None:
-        self.key_queued[entry.key] += n
-        self.user_queued[entry.user] += n
-        self.pool_queued[entry.kind] += n
+        add(self.key_queued, entry.key, n)
+        add(self.user_queued, entry.user, n)
+        add(self.pool_queued, entry.kind, n)
         if entry.ticket.group:
-            self.group_queued[(entry.ticket.pool, entry.ticket.group)] += n
+            add(self.group_queued, (entry.ticket.pool, entry.ticket.group), n)
 
     def hold(self, entry: Entry, replica_id: str, charge: int, reads: bool) -> None:
         """Give the entry its slots, its prefill budget and its charge."""
         entry.replica_id, entry.charge = replica_id, charge
-        self.service[entry.user] += charge
-        self.user_charged[entry.user] += charge
+        add(self.service, entry.user, charge)
+        add(self.user_charged, entry.user, charge)
         self._count_held(entry, entry.ticket.weight)
         replica, tokens = self.replicas[replica_id], entry.ticket.prefill_tokens
         if reads and tokens:
@@ -313,7 +340,7 @@ class LedgerState:
     def unhold(self, entry: Entry) -> None:
         """Take slots and prefill budget back; what V was charged is the caller's to settle."""
         self.stop_reading(entry)
-        self.user_charged[entry.user] -= entry.charge
+        add(self.user_charged, entry.user, -entry.charge)
         entry.charge = 0
         self._count_held(entry, -entry.ticket.weight)
         replica = self.replicas[entry.replica_id]
@@ -324,9 +351,9 @@ class LedgerState:
 
     def _count_held(self, entry: Entry, n: int) -> None:
         self.replicas[entry.replica_id].in_flight += n
-        self.key_in_flight[entry.key] += n
-        self.user_in_flight[entry.user] += n
+        add(self.key_in_flight, entry.key, n)
+        add(self.user_in_flight, entry.user, n)
         if entry.ticket.service_class is BATCH:
-            self.batch_in_flight[entry.ticket.pool] += n
+            add(self.batch_in_flight, entry.ticket.pool, n)
         if entry.ticket.group:
-            self.group_in_flight[(entry.replica_id, entry.ticket.group)] += n
+            add(self.group_in_flight, (entry.replica_id, entry.ticket.group), n)

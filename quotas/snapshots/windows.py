@@ -3,11 +3,11 @@
 A *day* or *month* is one of the calendar of the reporting time zone: it begins at the first
 instant of the local date, so a day has 23, 24 or 25 hours and none is skipped or counted twice.
 
-A *minute* is a leaky bucket in whole numbers: a full minute's worth may come at once, and room
-comes back steadily. Its level is kept in units of (one of what is counted) x (one millisecond):
-each costs `period_ms`, and `limit` of the level leaks away each millisecond. Nothing is ever
-rounded, Lua's doubles hold it exactly while limit x period stays below 2**53, and a level keeps
-its meaning when the limit is changed.
+A *minute* is a leaky bucket in whole numbers, kept by the ledger (gateway/ledger/quota.py): a full
+minute's worth may come at once, and room comes back steadily. Its level is kept in units of (one
+of what is counted) x (one millisecond): each costs `period_ms`, and `limit` of the level leaks
+away each millisecond. Nothing is ever rounded, Lua's doubles hold it exactly while limit x period
+stays below 2**53, and a level keeps its meaning when the limit is changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 MINUTE_MS = 60_000
@@ -79,40 +78,3 @@ def month(at: dt.datetime, zone: str) -> Window:
 def window(kind: str, at: dt.datetime, zone: str) -> Window:
     """Return the window of a limit whose `window` is day or month."""
     return {"day": day, "month": month}[kind](at, zone)
-
-
-class Bucket(NamedTuple):
-    """What is left of a minute's worth at one instant; made several times for each request."""
-
-    level: int = 0
-    at_ms: int = 0
-
-    def leaked(self, now_ms: int, limit: int) -> Bucket:
-        """Return the bucket as it is now; a clock that went back leaks nothing."""
-        passed = now_ms - self.at_ms
-        if passed <= 0:
-            return self
-        return Bucket(max(0, self.level - limit * passed), now_ms)
-
-    def remaining(self, limit: int) -> int:
-        """Return how many more fit at this instant (the bucket must be leaked to now)."""
-        return max(0, (limit * MINUTE_MS - self.level) // MINUTE_MS)
-
-    def fits(self, cost: int, limit: int) -> bool:
-        """Tell whether `cost` more fit at this instant."""
-        return self.level + cost * MINUTE_MS <= limit * MINUTE_MS
-
-    def charged(self, cost: int) -> Bucket:
-        """Return the bucket after charging `cost`, or giving back a negative one."""
-        return Bucket(max(0, self.level + cost * MINUTE_MS), self.at_ms)
-
-    def wait_ms(self, cost: int, limit: int) -> int | None:
-        """Return the milliseconds until `cost` fits; None: it never does."""
-        if cost > limit:
-            return None
-        missing = self.level + (cost - limit) * MINUTE_MS
-        return max(0, -(-missing // limit)) if limit else 0
-
-    def reset_ms(self, limit: int) -> int:
-        """Return the milliseconds until the whole minute's worth is there again."""
-        return -(-self.level // limit) if limit else 0

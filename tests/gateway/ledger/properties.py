@@ -16,7 +16,7 @@ from gateway.ledger import operations as op
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 from gateway.ledger.memory import MemoryStore
 from tests.gateway.ledger.books import BATCH, INTERACTIVE, hold
-from tests.gateway.ledger.stores import Driver, LuaStore
+from tests.gateway.ledger.stores import Driver, LuaStore, plain
 
 SECOND, HANDICAP = 1_000, 600_000
 Store = LuaStore | MemoryStore
@@ -37,7 +37,8 @@ class Court:
         """Send and return who started, in their order."""
         answers = [driver.send(*operations) for driver in self.drivers]
         grants = [[r for r in a if isinstance(r, op.Started | op.Turned)] for a in answers]
-        hold(all(g == grants[0] for g in grants), f"the ledgers differ: {grants}")
+        shown = [[plain(r) for r in found] for found in grants]
+        hold(all(s == shown[0] for s in shown), f"the ledgers differ: {shown}")
         started: list[str] = []
         for result in grants[0]:
             if isinstance(result, op.Started):

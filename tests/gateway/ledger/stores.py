@@ -13,6 +13,14 @@ from gateway.ledger.script import SCRIPT
 START_MS = 1_700_000_000_000
 
 
+def plain(value: object) -> object:
+    """Return one of the ledger's words as something to compare and to show."""
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    names = getattr(type(value), "__slots__", ())
+    return (type(value).__name__, *(plain(getattr(value, n)) for n in names)) if names else value
+
+
 class LuaStore:
     """The script under a clock that only the test switch moves."""
 

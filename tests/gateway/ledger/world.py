@@ -9,7 +9,7 @@ from gateway.core.types import Charge, Outcome, ServiceClass, Ticket
 from gateway.ledger import operations as op
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 from tests.gateway.ledger.books import BATCH, INTERACTIVE, POOL, Books, Known, Violation, hold
-from tests.gateway.ledger.stores import START_MS, Driver, LuaStore, MemoryTwin
+from tests.gateway.ledger.stores import START_MS, Driver, LuaStore, MemoryTwin, plain
 
 __all__ = ["History", "Sizes", "Violation"]
 
@@ -153,8 +153,11 @@ class History:
         return Ticket(
             f"t{b.arrivals:05d}", key, user, cls, POOL, weight, prompt, rng.choice([1, 50, 900]),
             order, session, 10**8 if self.sizes.patient else rng.choice([61_000, 3_600_000]),
-            charges=self._charges(user) if self.sizes.quotas else (),
+            charges=self._charges(user) if self.sizes.quotas else (), group=self._group(user),
         )  # fmt: skip
+
+    def _group(self, user: str) -> str:
+        return ""
 
     def _charges(self, user: str) -> tuple[Charge, ...]:
         tokens = self.rng.choice([1, 50, 900, 4000])
@@ -211,22 +214,22 @@ class History:
     def _note(self, gateway: str, operation: op.Operation) -> None:
         b = self.books
         match operation:
-            case op.Enqueue(ticket):
+            case op.Enqueue(ticket=ticket):
                 simple = ticket.weight == 1 and not ticket.prefill_tokens and not ticket.session
                 b.waiting[ticket.ticket_id] = Known(
                     ticket, int(ticket.ticket_id[1:]), b.now_ms, gateway=gateway, is_simple=simple,
                     since_ms=b.now_ms if ticket.service_class is INTERACTIVE else None,
                 )  # fmt: skip
-            case op.Release(ticket_id) if ticket_id in b.running:
+            case op.Release(ticket_id=ticket_id) if ticket_id in b.running:
                 b.leave(ticket_id, "released")
-            case op.Cancel(ticket_id) if ticket_id in b.waiting:
+            case op.Cancel(ticket_id=ticket_id) if ticket_id in b.waiting:
                 b.cancelled[ticket_id] = b.waiting[ticket_id]
                 b.leave(ticket_id, "cancelled")
-            case op.PutBack(ticket_id) if ticket_id in b.running:
+            case op.PutBack(ticket_id=ticket_id) if ticket_id in b.running:
                 known = b.running.pop(ticket_id)
                 known.replica, known.reading = "", 0
                 b.waiting[ticket_id] = known
-            case op.PrefillDone(ticket_id) if ticket_id in b.running:
+            case op.PrefillDone(ticket_id=ticket_id) if ticket_id in b.running:
                 b.running[ticket_id].reading = 0
             case op.Advance(ms):
                 b.now_ms += ms
@@ -260,5 +263,5 @@ class History:
                 pass
 
 
-def _grants(results: tuple[op.Result, ...]) -> list[op.Result]:
-    return [r for r in results if isinstance(r, op.Started | op.Turned | op.Told)]
+def _grants(results: tuple[op.Result, ...]) -> list[object]:
+    return [plain(r) for r in results if isinstance(r, op.Started | op.Turned | op.Told)]
