@@ -13,12 +13,13 @@ from typing import Protocol
 import orjson
 
 from gateway import coding, errors
+from gateway.client import Client
 from gateway.core.fields import Kind
 from gateway.core.headers import Headers, first
 from gateway.core.usage_reader import PlainReader, StreamReader, Usage
 from gateway.errors import EngineFailed, EngineRefused, GatewayError
 from gateway.fleet.activity import Activity
-from gateway.upstream import Call, UpstreamError
+from gateway.upstream import Call, Receiver, UpstreamError
 
 ERROR_LIMIT = 64 * 1024  # of an engine's error body
 
@@ -45,11 +46,11 @@ class Owner(Protocol):
         """Pass on what has come."""
 
 
-class Answer:
+class Answer(Receiver):
     """Receives one call's answer; the line to the client takes it out again."""
 
     __slots__ = (
-        "_buffers", "_chunks", "_counts", "_decoder", "_drop_usage", "_keep_chunks",
+        "_buffers", "_chunks", "_client", "_counts", "_decoder", "_drop_usage", "_keep_chunks",
         "_kind", "_names_tier", "_owner", "_reader", "_size", "activity", "call", "ended", "error",
         "first_content_s", "headers", "is_asked_to_stream", "is_stream", "last_live_s", "loop",
         "passed", "started_s", "status", "usage",
@@ -89,6 +90,7 @@ class Answer:
         self._keep_chunks = keep_chunks
         self._names_tier = names_tier
         self._counts = counts  # along, and each choice apart (usage_reader)
+        self._client: Client | None = None  # what comes goes straight to it
         self._chunks: list[bytes] = []
         self._size = 0
         self._reader: StreamReader | PlainReader | None = None
@@ -145,7 +147,7 @@ class Answer:
                 if self._owner is not None:
                     self._owner.content_came()
         if data and not self._keep_chunks:
-            self._hold(data)
+            self._pass_on(data)
 
     def end(self) -> None:
         """The answer is complete as HTTP; whether it is whole, the reader knows."""
@@ -167,10 +169,22 @@ class Answer:
 
     def turn(self) -> None:
         """That was all for now."""
-        if self._owner is not None:
+        is_passed_on = self._client is not None and not self._chunks and not self.ended
+        if self._owner is not None and not is_passed_on:
             self._owner.pump()
 
     # What the client's side takes
+
+    def pass_to(self, client: Client) -> None:
+        """Write what comes from now on straight to the client, while it takes it."""
+        self._client = client
+
+    def _pass_on(self, data: bytes) -> None:
+        client = self._client
+        if client is None or self._chunks or client.is_slow:
+            self._hold(data)
+        else:
+            client.write(data)
 
     def _hold(self, data: bytes) -> None:
         self._chunks.append(data)
@@ -197,6 +211,7 @@ class Answer:
     def forget(self) -> None:
         """Nobody will read the rest, and nobody wants to hear of it."""
         self._owner = None
+        self._client = None
         self.call = None
         self._chunks.clear()
         self._buffers.held -= self._size

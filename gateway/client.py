@@ -12,40 +12,57 @@ import os
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Protocol
+from typing import Final
 from urllib.parse import unquote
 
 from gateway.core.headers import Headers, first
 from gateway.errors import ClientGone, TooLarge
+from gateway.outgoing import Writer
 
 PIECES_LIMIT = 64 * 1024  # bytes of a body read ahead of whoever streams it on
-_LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
-_BODILESS = frozenset((204, 304))
-_LAST_CHUNK = b"0\r\n\r\n"
-_SIZE_LINES = tuple(b"%x\r\n" % size for size in range(1024))  # of chunks as short as events are
+_LINES: Final = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
+_BODILESS: Final = frozenset((204, 304))
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_SHORT: Final = 1024  # of chunks as short as events are the size lines are kept
+_SIZE_LINES: Final = [b"%x\r\n" % size for size in range(_SHORT)]
 
 
-class Link(Protocol):
+class Link(asyncio.Protocol):
     """The connection, as an exchange on it needs it."""
 
-    loop: asyncio.AbstractEventLoop
-    peer: str
-    full_since_s: float | None
-    write: Callable[[bytes], None]
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.peer = ""
+        self.full_since_s: float | None = None  # since when the client takes nothing more
+        self.writer: Writer = None  # type: ignore[assignment]  # there before anything is read
 
     @property
-    def is_closing(self) -> bool: ...
-    def date(self) -> bytes: ...
-    def abort(self) -> None: ...
-    def wants_body(self) -> None: ...
-    def answered(self) -> None: ...
+    def is_closing(self) -> bool:
+        """Is this the last answer on this connection?"""
+        raise NotImplementedError
+
+    def date(self) -> bytes:
+        """Return the Date header."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Close without a proper end."""
+        raise NotImplementedError
+
+    def wants_body(self) -> None:
+        """Somebody reads the body now, so it has to come on."""
+        raise NotImplementedError
+
+    def answered(self) -> None:
+        """The answer is complete."""
+        raise NotImplementedError
 
 
 class Client:
     """One HTTP exchange as seen from the client; made for each request."""
 
     __slots__ = (
-        "_chunked", "_left", "_limit", "_link", "_parts", "_reader", "_room", "_size",
+        "_chunked", "_left", "_limit", "_link", "_parts", "_reader", "_room", "_size", "_writer",
         "arrived_at", "arrived_s", "finished", "gone", "headers", "is_whole", "keeps_alive",
         "loop", "method", "minor", "on_left", "on_room", "path", "query", "raw_path",
         "request_id", "started",
@@ -53,6 +70,7 @@ class Client:
 
     def __init__(self, link: Link, method: str, target: bytes, headers: Headers) -> None:
         self._link = link
+        self._writer = link.writer
         self.loop = link.loop
         self.arrived_s = link.loop.time()
         self.arrived_at = time.time()
@@ -198,7 +216,7 @@ class Client:
     def head(self, status: int, headers: Headers) -> None:
         """Send status and headers; without a stated length the body goes in chunks."""
         if not self.gone:
-            self._link.write(self._head(status, headers))
+            self._writer.write(self._head(status, headers))
 
     def _head(self, status: int, headers: Headers) -> bytes:
         self.started = True
@@ -231,13 +249,13 @@ class Client:
             return
         if self._chunked:
             size = len(data)
-            line = _SIZE_LINES[size] if size < len(_SIZE_LINES) else b"%x\r\n" % size
-            self._link.write(b"".join((line, data, b"\r\n")))
+            line = _SIZE_LINES[size] if size < _SHORT else b"%x\r\n" % size
+            self._writer.write(b"%b%b\r\n" % (line, data))
             return
         if self._left is not None:
             data = data[: self._left]
             self._left -= len(data)
-        self._link.write(data)
+        self._writer.write(data)
 
     def finish(self, data: bytes = b"") -> None:
         """Send the last piece."""
@@ -248,7 +266,7 @@ class Client:
         if self.gone:
             return
         if self._chunked:
-            self._link.write(_LAST_CHUNK)
+            self._writer.write(_LAST_CHUNK)
         if self._left:
             self._link.abort()  # less than was promised: it must not look whole
         else:
@@ -259,7 +277,7 @@ class Client:
         if self.gone:
             return
         head = self._head(status, [*headers, (b"content-length", b"%d" % len(body))])
-        self._link.write(head + body[: self._left])  # nothing of it to HEAD
+        self._writer.write(head + body[: self._left])  # nothing of it to HEAD
         self._left = 0
         self.finish()
 

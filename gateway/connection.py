@@ -7,7 +7,7 @@ Rule 2: whoever speaks without being asked, or does not speak HTTP, is cut.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
@@ -32,23 +32,48 @@ class Closed(UpstreamError):
     """We closed it ourselves."""
 
 
-class Receiver(Protocol):
+# Base classes and not protocols: a call on a class that is known costs a tenth, compiled.
+class Receiver:
     """Who takes an answer: notes what came, and acts on it at `turn`, when that was all for now."""
 
-    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None: ...
-    def body(self, data: bytes) -> None: ...
-    def end(self) -> None: ...
-    def lost(self, error: UpstreamError) -> None: ...
-    def turn(self) -> None: ...
+    __slots__ = ()
+
+    def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Status and headers came."""
+        raise NotImplementedError
+
+    def body(self, data: bytes) -> None:
+        """Bytes of the body came."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """The answer is complete as HTTP."""
+        raise NotImplementedError
+
+    def lost(self, error: UpstreamError) -> None:
+        """The answer broke off, or never began."""
+        raise NotImplementedError
+
+    def turn(self) -> None:
+        """That was all for now."""
+        raise NotImplementedError
 
 
-class Caller(Protocol):
+class Caller:
     """The call that has the connection."""
 
-    @property
-    def receiver(self) -> Receiver: ...
-    def finished(self, connection: Connection, *, reusable: bool) -> None: ...
-    def failed(self, connection: Connection, error: UpstreamError) -> None: ...
+    __slots__ = ("receiver",)
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.receiver = receiver
+
+    def finished(self, connection: Connection, *, reusable: bool) -> None:
+        """The answer is whole."""
+        raise NotImplementedError
+
+    def failed(self, connection: Connection, error: UpstreamError) -> None:
+        """The connection broke."""
+        raise NotImplementedError
 
 
 class Connection(asyncio.Protocol):

@@ -9,13 +9,12 @@ Rule 3: no timers of its own: `tick` comes round twice a second and closes what 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from math import inf
 from typing import cast
 
 import httptools
 
-from gateway.client import Client
+from gateway.client import Client, Link
 from gateway.core.headers import Headers
 from gateway.door import Door
 from gateway.errors import BadRequest, body_of
@@ -34,19 +33,14 @@ LINGER_LIMIT = {False: 1 << 20, True: 32 << 20}
 MOST_AHEAD = 16
 
 
-class Inbound(asyncio.Protocol):
+class Inbound(Link):
     """One connection of one client."""
 
     def __init__(self, door: Door) -> None:
-        self.loop = door.loop
-        self.peer = ""
-        self.full_since_s: float | None = None  # since when the client takes nothing more
+        super().__init__(door.loop)
         self.is_fresh = True  # no request has come yet
         self._door = door
-        # Both are there before anything else is called.
-        self._transport: asyncio.Transport = None  # type: ignore[assignment]
-        self._writer: Writer = None  # type: ignore[assignment]
-        self.write: Callable[[bytes], None] = lambda data: None
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # as the writer
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._due_s = self.loop.time() + HEAD_S
         self._head_size: int | None = 0  # of the head that is coming, None between heads
@@ -64,8 +58,7 @@ class Inbound(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
-        self._writer = Writer(self._door.outgoing, self._transport)
-        self.write = self._writer.write
+        self.writer = Writer(self._door.outgoing, self._transport)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
         self._door.connections.add(self)
@@ -151,7 +144,7 @@ class Inbound(asyncio.Protocol):
         if client.finished:
             self._lingered += len(body)
             if self._lingered > LINGER_LIMIT[client.keeps_alive]:
-                self._writer.close()
+                self.writer.close()
         elif not client.take(body):
             self._pause()
 
@@ -182,7 +175,7 @@ class Inbound(asyncio.Protocol):
         self._resume()
         if not client.started and client.header(b"expect").lower() == "100-continue":
             client.headers = [h for h in client.headers if h[0] != b"expect"]
-            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def answered(self) -> None:
         """The answer is complete."""
@@ -199,7 +192,7 @@ class Inbound(asyncio.Protocol):
         if client is not None and not client.keeps_alive:
             self._ends = True
         if self._ends or self._door.is_closing:
-            self._writer.close()
+            self.writer.close()
         elif self._ahead:
             self.loop.call_soon(self._begin_ahead)
         elif self._is_bad:
@@ -235,8 +228,8 @@ class Inbound(asyncio.Protocol):
             b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         )
-        self.write(head + body)
-        self._writer.close()
+        self.writer.write(head + body)
+        self.writer.close()
 
     # Writing and closing
 
@@ -251,7 +244,7 @@ class Inbound(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close without a proper end."""
-        self._writer.abort()
+        self.writer.abort()
 
     def _pause(self) -> None:
         if not self._is_paused and not self._transport.is_closing():
@@ -274,7 +267,7 @@ class Inbound(asyncio.Protocol):
         elif self._transport.get_write_buffer_size():
             self.abort()  # not even the last answer was taken
         else:
-            self._writer.close()
+            self.writer.close()
 
     @property
     def is_idle(self) -> bool:
@@ -283,7 +276,7 @@ class Inbound(asyncio.Protocol):
 
     def close(self) -> None:
         """Close between requests."""
-        self._writer.close()
+        self.writer.close()
 
 
 def is_ambiguous(target: bytes, headers: Headers, version: str) -> bool:

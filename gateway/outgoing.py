@@ -8,9 +8,11 @@ one after the other, what many requests have to say wakes it once.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
-MOST_HELD = 16  # connections that wait before all are sent, so that none waits for a long turn
-LARGE = 64 * 1024  # bytes that are sent at once: nothing is gained by waiting
+# Connections that wait before all are sent, so that none waits for a long turn.
+MOST_HELD: Final = 16
+LARGE: Final = 64 * 1024  # bytes that are sent at once: nothing is gained by waiting
 
 
 class Outgoing:

@@ -17,7 +17,7 @@ from gateway.client import Client
 from gateway.config import Config
 from gateway.core.headers import Headers, end_to_end, first, to_portal
 from gateway.errors import ClientGone, TooLarge, Unavailable, body_of, headers_of
-from gateway.upstream import Call, Target, Upstream, UpstreamError
+from gateway.upstream import Call, Receiver, Target, Upstream, UpstreamError
 
 RETRY_AFTER_S = 2
 ANSWER_S = 120.0  # a portal that says nothing for so long counts as down
@@ -34,7 +34,7 @@ This page tries again by itself.</p></body></html>
 """
 
 
-class _Reply:
+class _Reply(Receiver):
     """Takes the portal's answer."""
 
     def __init__(self, bell: Bell) -> None:

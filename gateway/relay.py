@@ -132,6 +132,7 @@ class Line:
             if not self._client.started:
                 self._story.status = 200
                 self._stream_head(_typed(from_engine(answer.headers)))
+            answer.pass_to(self._client)
         else:
             self.mode = WHOLE
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from gateway.connection import (
     Broken,
+    Caller,
     Closed,
     ConnectFailed,
     Connection,
@@ -79,12 +80,12 @@ def target_at(url: str, reuse: bool = True) -> Target:
     return Target(parts.hostname or "", port, "", tls, parts.path.rstrip("/"), reuse)
 
 
-class Call:
+class Call(Caller):
     """One request on its way; what its owner holds."""
 
     __slots__ = (
-        "_connecting", "_paused", "_reused", "connection", "over", "pool", "ready", "receiver",
-        "request", "resent", "streamed", "target",
+        "_connecting", "_paused", "_reused", "connection", "over", "pool", "ready", "request",
+        "resent", "streamed", "target",
     )  # fmt: skip
 
     def __init__(
@@ -95,7 +96,7 @@ class Call:
         pool: Upstream,
         streamed: bool,  # the body follows by `write`: it cannot be sent twice
     ) -> None:
-        self.receiver = receiver
+        super().__init__(receiver)
         self.target = target
         self.request = request
         self.pool = pool
@@ -136,7 +137,7 @@ class Call:
             self.ready.set()
 
     def finished(self, connection: Connection, *, reusable: bool) -> None:
-        """The answer is whole (called by the connection)."""
+        """The answer is whole."""
         self.connection = None
         if reusable and self.target.reuse and not self.streamed:
             if self._paused and connection.transport is not None:
@@ -149,7 +150,7 @@ class Call:
             self.receiver.end()
 
     def failed(self, connection: Connection, error: UpstreamError) -> None:
-        """The connection broke (called by the connection)."""
+        """The connection broke."""
         self.connection = None
         if self._reused and not connection.bytes_seen and not self.over and not self.resent:
             self.resent = True

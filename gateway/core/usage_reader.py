@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -21,11 +21,11 @@ from gateway.core.fields import Kind
 
 # What may be held back of an event that is not complete yet: a usage chunk is far smaller, so
 # anything longer is passed on as it comes.
-HOLD_BACK = 8 * 1024
+HOLD_BACK: Final = 8 * 1024
 # Above this an event is passed on unread.
-READ_LIMIT = 16 * 1024 * 1024
+READ_LIMIT: Final = 16 * 1024 * 1024
 # Of a long plain answer (embeddings) only both ends are kept: usage stands in one of them.
-PLAIN_KEEP = 1024 * 1024
+PLAIN_KEEP: Final = 1024 * 1024
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{(?:[^{}]|\{[^{}]*\})*\})')
 # As a member of an object; inside a text its quotes would be escaped.
 _USAGE_MEMBER = re.compile(rb',\s*"usage"\s*:\s*\{(?:[^{}]|\{[^{}]*\})*\}')
@@ -138,19 +138,37 @@ def read_chunk(usage: Usage, chunk: dict[str, Any]) -> None:
 
 # What nearly every event of a chat is: one choice, some text, nothing else that is read here.
 # Inside a text quotes are escaped, so these bytes can only be members.
-_TEXT, _EMPTY_TEXT = b'"delta":{"content":"', b'"delta":{"content":""'
-_GOES_ON = b'"finish_reason":null'
+_DELTA: Final = '"delta"'
+_TEXT: Final = '"delta":{"content":"'
+_GOES_ON: Final = '"finish_reason":null'
 
 
-def is_only_text(data: bytes) -> bool:
-    """Can it be seen, without parsing, that a chunk carries text and tells nothing more?"""
+def is_only_text(chunk: str) -> bool:
+    """Can it be seen, without parsing, that a chunk carries text and tells nothing more?
+
+    The chunk is read as Latin-1, a character for each byte: a string is searched in a third of the
+    time that bytes take.
+    """
+    at = chunk.find(_DELTA)
+    begin = at + len(_TEXT)
     return (
-        _TEXT in data
-        and _EMPTY_TEXT not in data
-        and _GOES_ON in data
-        and b'"usage"' not in data
-        and b'"error"' not in data
-        and data.count(b'"delta"') == 1
+        at >= 0
+        and chunk.find(_TEXT, at) == at
+        and chunk.find('"', begin) > begin  # not an empty text
+        and chunk.find(_GOES_ON, begin) > 0
+        and chunk.find(_DELTA, begin) < 0
+        and '"usage"' not in chunk
+        and '"error"' not in chunk
+    )
+
+
+def is_one_event(text: str) -> bool:
+    """Is it one event, whole, with a single line of data?"""
+    return (
+        text.startswith("data: ")
+        and text.find("\n") == len(text) - 2
+        and text.endswith("\n")
+        and "\r" not in text
     )
 
 
@@ -222,9 +240,10 @@ class StreamReader:
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes from the engine and return the bytes the client gets now."""
-        if data[:6] == b"data: " and self._is_one_event(data):
+        text = data.decode("latin-1")
+        if not self._splitter.held and is_one_event(text):
             # Almost always so: an engine sends its tokens one by one.
-            if self._look_at(data[6:-2]):
+            if not self._is_text(text) and self._look_at(data[6:-2]):
                 return b""
             if self._has_count:
                 data = _USAGE_MEMBER.sub(b"", data, 1)
@@ -261,15 +280,6 @@ class StreamReader:
             out.append(held)
         return b"".join(out)
 
-    def _is_one_event(self, data: bytes) -> bool:
-        """Is it a single line of data, whole, with nothing before it that still waits?"""
-        return (
-            not self._splitter.held
-            and data.find(b"\n") == len(data) - 2
-            and data[-1:] == b"\n"
-            and b"\r" not in data
-        )
-
     def close(self) -> bytes:
         """The stream has ended: return what was held back."""
         rest = self._splitter.rest()
@@ -282,16 +292,23 @@ class StreamReader:
         """Read one event; True when it is the usage chunk that only we asked for."""
         self._has_count = False
         data = data_of(event)
-        return data is not None and self._look_at(data)
+        if data is None or self._is_text(data.decode("latin-1")):
+            return False
+        return self._look_at(data)
+
+    def _is_text(self, chunk: str) -> bool:
+        """Count a chunk of text and nothing else; False when it has to be parsed."""
+        if not (self._may_skip and is_only_text(chunk)):
+            return False
+        self.live = True
+        self.usage.content_events += 1
+        return True
 
     def _look_at(self, data: bytes) -> bool:
         self.live = True
         self._has_count = False
         if data == b"[DONE]":
             self.usage.done = True
-            return False
-        if self._may_skip and is_only_text(data):
-            self.usage.content_events += 1
             return False
         if len(data) > READ_LIMIT:
             return False
