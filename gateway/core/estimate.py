@@ -31,8 +31,8 @@ class Estimator:
 
     def output_tokens(self, user_id: str, pool: str, max_tokens: int | None) -> int:
         """Guess the length of an answer: what was asked, what this flow usually takes, 512."""
-        usual = self._output.get((user_id, pool), FIRST_OUTPUT)
-        return max(1, min(max_tokens or OUTPUT_LIMIT, round(usual), OUTPUT_LIMIT))
+        usual = round(self._output.get((user_id, pool), FIRST_OUTPUT))
+        return max(1, min(usual, min(max_tokens or OUTPUT_LIMIT, OUTPUT_LIMIT)))
 
     def cached_tokens(self, session: str) -> int:
         """Guess how much of the next turn's prompt is warm on the session's replica."""

@@ -11,7 +11,7 @@ Rule 3: no I/O, no clock.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -94,67 +94,56 @@ _SET_ANEW = frozenset({"stream", "stream_options", "service_tier"})
 TIERS = frozenset({"auto", "default", "flex", "priority", "scale", "standard_only"})
 
 
-class Asked(NamedTuple):
+class Asked:
     """One body, understood."""
 
-    kind: Kind
-    model: str
-    stream: bool
-    include_usage: bool  # the client wants the usage chunk
-    weight: int  # sequences generated side by side
-    max_tokens: int | None
-    characters: int  # of the prompt, as text
-    prompt_ids: int  # tokens of the prompt, where it was given as tokens
-    images: int  # pictures and sounds in it
-    tier: str  # the `service_tier` it names, "" for none: "flex" runs as batch
-    fields: dict[str, Any]  # the whole body
-    kept: frozenset[str]  # names that may go on to an engine
-    dropped: tuple[str, ...]  # names that may not
+    __slots__ = (
+        "characters", "dropped", "fields", "images", "include_usage", "kept", "kind", "max_tokens",
+        "model", "prompt_ids", "stream", "tier", "weight",
+    )  # fmt: skip
+
+    def __init__(self, kind: Kind, fields: dict[str, Any], rules: Rules) -> None:
+        model = fields.get("model")
+        if not isinstance(model, str) or not model:
+            raise BadField("The field `model` must name a model.", "model", "model_missing")
+        prompt = Prompt(rules)
+        prompt.read(kind, fields)
+        options = fields.get("stream_options")
+        allowed, known = _names_of(kind, rules.extra_fields)
+        self.kind: Final = kind
+        self.model: Final = model
+        self.stream: Final = _stream(fields) if kind in GENERATES else False
+        #: Does the client want the usage chunk?
+        self.include_usage: Final = (
+            isinstance(options, dict) and options.get("include_usage") is True
+        )
+        self.weight: Final = _weight(kind, fields, prompt.count)  # sequences made side by side
+        self.max_tokens: Final = _max_tokens(kind, fields)
+        self.characters: Final = prompt.characters  # of the prompt, as text
+        self.prompt_ids: Final = prompt.ids  # its tokens, where it was given as tokens
+        self.images: Final = prompt.images  # pictures and sounds in it
+        self.tier: Final = _tier(fields)  # that it names, "" for none: "flex" runs as batch
+        self.fields: Final = fields  # the whole body
+        self.kept: Final = allowed  # names that may go on to an engine
+        self.dropped: Final = _dropped(fields, known)  # names that may not
 
 
 def read(kind: Kind, body: bytes, rules: Rules) -> Asked:
     """Understand a body, or say what is wrong with it."""
-    fields = _parse(body)
-    model = fields.get("model")
-    if not isinstance(model, str) or not model:
-        raise BadField("The field `model` must name a model.", "model", "model_missing")
-    allowed = _allowed(kind, rules.extra_fields)
-    prompt = Prompt(rules)
-    prompt.read(kind, fields)
-    options = fields.get("stream_options")
-    return Asked(
-        kind=kind,
-        model=model,
-        stream=_stream(fields) if kind in GENERATES else False,
-        include_usage=isinstance(options, dict) and options.get("include_usage") is True,
-        weight=_weight(kind, fields, prompt.count),
-        max_tokens=_max_tokens(kind, fields),
-        characters=prompt.characters,
-        prompt_ids=prompt.ids,
-        images=prompt.images,
-        tier=_tier(fields),
-        fields=fields,
-        kept=allowed,
-        dropped=_dropped(fields, allowed),
-    )
+    return Asked(kind, _parse(body), rules)
 
 
 @lru_cache
-def _allowed(kind: Kind, extra: frozenset[str]) -> frozenset[str]:
-    return (ALLOWED[kind] | extra) - NEVER_FROM_CLIENTS
+def _names_of(kind: Kind, extra: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that may go on to an engine, and with them those that are set anew."""
+    allowed = (ALLOWED[kind] | extra) - NEVER_FROM_CLIENTS
+    return allowed, allowed | _SET_ANEW
 
 
-@lru_cache
-def _known(allowed: frozenset[str]) -> frozenset[str]:
-    return allowed | _SET_ANEW
-
-
-def _dropped(fields: dict[str, Any], allowed: frozenset[str]) -> tuple[str, ...]:
+def _dropped(fields: dict[str, Any], known: frozenset[str]) -> tuple[str, ...]:
     """Return the names that go no further, for the client to see."""
-    if fields.keys() <= _known(allowed):
-        return ()
-    gone = [name for name in fields if name not in allowed and name not in _SET_ANEW]
-    return tuple(sorted(gone))[:_SHOWN_DROPPED]
+    gone = [name for name in fields if name not in known]
+    return tuple(sorted(gone))[:_SHOWN_DROPPED] if gone else ()
 
 
 def _parse(body: bytes) -> dict[str, Any]:
@@ -169,9 +158,11 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 def _stream(fields: dict[str, Any]) -> bool:
     value = fields.get("stream")
+    if value is None or value is False:
+        return False
     if value is True:
         return True
-    if value in (None, False, 0, "false"):
+    if value in (0, "false"):
         return False
     raise BadField("`stream` must be true or false.", "stream")
 
@@ -196,12 +187,12 @@ def _integer(fields: dict[str, Any], name: str, low: int, high: int) -> int | No
 
 
 def _max_tokens(kind: Kind, fields: dict[str, Any]) -> int | None:
-    found = [
-        value
-        for name in _MAX_TOKENS_FIELDS.get(kind, ())
-        if (value := _integer(fields, name, 1, 2**31 - 1)) is not None
-    ]
-    return min(found, default=None)
+    least = None
+    for name in _MAX_TOKENS_FIELDS.get(kind, ()):
+        value = _integer(fields, name, 1, 2**31 - 1)
+        if value is not None and (least is None or value < least):
+            least = value
+    return least
 
 
 def _weight(kind: Kind, fields: dict[str, Any], prompts: int) -> int:
@@ -214,15 +205,26 @@ def _weight(kind: Kind, fields: dict[str, Any], prompts: int) -> int:
     return max(n, best_of or 1) * max(prompts, 1)
 
 
-class Orders(NamedTuple):
+class Orders:
     """What the gateway sets in the body for one replica."""
 
-    model: str  # the engine's own name of the model
-    stream: bool  # asked of the engine, whatever the client asked
-    max_tokens: int | None = None  # set when the client gave none and a limit stands
-    priority: int | None = None
-    cache_salt: str | None = None
-    counts_along: bool = False  # the engine can tell in each event what it has written so far
+    __slots__ = ("cache_salt", "counts_along", "max_tokens", "model", "priority", "stream")
+
+    def __init__(
+        self,
+        model: str,  # the engine's own name of the model
+        stream: bool,  # asked of the engine, whatever the client asked
+        max_tokens: int | None = None,  # set when the client gave none and a limit stands
+        priority: int | None = None,
+        cache_salt: str | None = None,
+        counts_along: bool = False,  # the engine can tell in each event what it has written so far
+    ) -> None:
+        self.model: Final = model
+        self.stream: Final = stream
+        self.max_tokens: Final = max_tokens
+        self.priority: Final = priority
+        self.cache_salt: Final = cache_salt
+        self.counts_along: Final = counts_along
 
 
 def build(asked: Asked, orders: Orders) -> bytes:
