@@ -5,11 +5,10 @@ from __future__ import annotations
 from gateway.answer import Answer
 from gateway.core.estimate import Estimator
 from gateway.core.types import Outcome, Settlement
+from gateway.directory import Directory
 from gateway.fleet.activity import Activity
-from gateway.metrics import Metrics
 from gateway.record import Story
 from gateway.upstream import Closed
-from quotas.snapshots.directory import ReplicaSnapshot
 
 # llama.cpp frees a slot only after the batch it computes; until it says so, its slot stays ours
 # that much longer at most, and while it reads a prompt as long as that may take besides.
@@ -44,12 +43,15 @@ def settlement(story: Story, outcome: Outcome) -> Settlement:
     )
 
 
-def linger_s(story: Story, replica: ReplicaSnapshot | None) -> float:
+def linger_s(story: Story, directory: Directory) -> float:
     """Return how much longer than our call the engine may hold the slot, 0 when it lets go."""
-    answer = story.answer
-    if replica is None or replica.kind != "llamacpp" or answer is None:
+    answer, grant = story.answer, story.grant
+    if answer is None or grant is None:
         return 0.0
     if answer.call is None or not isinstance(answer.error, Closed):
+        return 0.0
+    replica = directory.replica(grant.replica_id)
+    if replica is None or replica.kind != "llamacpp":
         return 0.0
     return LINGER_S + (0.0 if answer.first_content_s else story.order.prefill_s)
 
@@ -59,7 +61,7 @@ def learn(story: Story, estimator: Estimator) -> None:
     answer, grant, order = story.answer, story.grant, story.order
     if answer is None or grant is None or answer.usage.prompt_tokens is None:
         return
-    usage, pool, asked = answer.usage, order.pool.name, order.asked
+    usage, pool, asked = answer.usage, order.way.pool_name, order.asked
     prompt, completion = answer.usage.prompt_tokens, usage.completion_tokens or 0
     if not asked.images and not asked.prompt_ids:
         estimator.learn_prompt(pool, asked.characters, prompt)
@@ -68,10 +70,10 @@ def learn(story: Story, estimator: Estimator) -> None:
         estimator.learn_output(order.caller.user_id, pool, completion)
 
 
-def count(story: Story, outcome: Outcome, metrics: Metrics) -> None:
+def count(story: Story, outcome: Outcome) -> None:
     """Count the request for Prometheus."""
     answer, order = story.answer, story.order
-    seen = metrics.of(order.pool.name, order.caller.service_class)
+    seen = order.way.metrics
     seen.ended[outcome] += 1
     if story.grant is not None:
         seen.queue_wait.observe(story.grant.queue_wait_ms / 1000)

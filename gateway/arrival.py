@@ -38,5 +38,5 @@ def _check_open(services: Services) -> None:
 
 
 def _set_going(services: Services, client: Client, order: Order) -> None:
-    refuse_while_measured(services.fleet, order.pool.name)
+    refuse_while_measured(services.fleet, order.way.pool_name)
     Request(services, client, order).begin()

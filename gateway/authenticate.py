@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from functools import lru_cache
 
-from gateway.charges import COUNTED, Plan, needs_calendar
-from gateway.core.fields import Kind
+from gateway.caller import Caller
 from gateway.core.headers import Headers, first
 from gateway.core.types import ServiceClass
 from gateway.directory import Directory
@@ -26,65 +25,6 @@ _digest = lru_cache(maxsize=4096)(keyformat.digest)
 # A batch sends thousands of lines with one credential; its end is looked at each time.
 _read = lru_cache(maxsize=1024)(credentials.read)
 _CLASSES = {one.value: one for one in ServiceClass}
-
-
-class Caller:
-    """The key behind a request, and in which class it stands; the same for all its requests.
-
-    Nothing of it changes but what is remembered of work done for it.
-    """
-
-    __slots__ = (
-        "_as_batch", "_least", "batch_id", "end_user", "identities", "is_counted", "key", "limits",
-        "needs_calendar", "plans", "service_class", "user_id", "written",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        key: KeySnapshot,
-        service_class: ServiceClass,
-        user_id: str,  # whose flow: the owner, or the end user an application key names
-        end_user: str = "",
-        batch_id: str = "",
-    ) -> None:
-        self.key = key
-        self.service_class = service_class
-        self.user_id = user_id
-        self.end_user = end_user
-        self.batch_id = batch_id
-        #: The limits that bind.
-        limits = self.limits = key.limits(service_class)
-        #: Whose counters it draws on; behind an application key that of the end user.
-        self.identities = {"key": key.key_id, "person": user_id, "group": key.group_id}
-        #: Does any limit per minute, day or month bind it?
-        self.is_counted = any(
-            name in COUNTED for of in (limits.key, limits.person, limits.group) for name in of
-        )
-        #: Does a limit of a day or month?
-        self.needs_calendar = needs_calendar(limits)
-        #: Its counted limits by time zone (quota).
-        self.plans: dict[str, Plan] = {}
-        #: The constant part of its usage records, by route and pool (record).
-        self.written: dict[tuple[Kind, str], bytes] = {}
-        self._least: dict[str, int | None] = {}
-        self._as_batch: Caller | None = None
-
-    @property
-    def as_batch(self) -> Caller:
-        """Return the same caller in the batch class."""
-        if self._as_batch is None:
-            self._as_batch = Caller(
-                self.key, ServiceClass.BATCH, self.user_id, self.end_user, self.batch_id
-            )
-        return self._as_batch
-
-    def least(self, name: str) -> int | None:
-        """Return the tightest of its limits of this name."""
-        if name not in self._least:
-            scopes = (self.limits.key, self.limits.person, self.limits.group)
-            found = [scope[name] for scope in scopes if name in scope]
-            self._least[name] = min(found, default=None)
-        return self._least[name]
 
 
 def presented(headers: Headers) -> str:

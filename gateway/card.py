@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from gateway.authenticate import Caller, allows_live
+from gateway.authenticate import allows_live
+from gateway.caller import Caller
 from gateway.charges import COUNTED, Counted
 from gateway.client import Client
 from gateway.core.types import Holding, LedgerView, ServiceClass, Standing

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from gateway.core.types import Charge
 from quotas.snapshots import counters, windows
@@ -71,19 +71,20 @@ class Counted:
         )
 
 
-class Plan(NamedTuple):
+class Plan:
     """The counted limits of one caller until the first of their windows ends."""
 
-    ends_at_ms: float
-    limits: tuple[Counted, ...]
-    in_books: tuple[str, ...]  # names of those the books count, too
+    __slots__ = ("ends_at_ms", "in_books", "least_tokens", "limits")
 
-
-def plan_of(limits: tuple[Counted, ...]) -> Plan:
-    """Return how long these limits are the ones to look at."""
-    ends = [limit.ends_at_ms for limit in limits if limit.window is not None]
-    in_books = tuple([limit.in_books for limit in limits if limit.in_books])
-    return Plan(min(ends, default=math.inf), limits, in_books)
+    def __init__(self, limits: tuple[Counted, ...]) -> None:
+        self.limits: Final = limits
+        ends = [limit.ends_at_ms for limit in limits if limit.window is not None]
+        self.ends_at_ms: Final[float] = min(ends, default=math.inf)
+        #: Names of those the books count, too.
+        self.in_books: Final = tuple([limit.in_books for limit in limits if limit.in_books])
+        of_tokens = [limit.limit for limit in limits if limit.settles]
+        #: The smallest of those on tokens, None where there is none.
+        self.least_tokens: Final = min(of_tokens, default=None)
 
 
 def needs_calendar(limits: Limits) -> bool:
@@ -116,32 +117,41 @@ def counted(
     return tuple(found)
 
 
-class Reservation(NamedTuple):
+class Reservation:
     """What one request reserves, and how long its answers may therefore be."""
 
-    counted: tuple[Counted, ...] = ()
-    charges: tuple[Charge, ...] = ()
-    tokens: int = 0
-    most_output: int | None = None
-    is_bounded: bool = False  # `most_output` is ours: the client named none, and a limit binds
+    __slots__ = ("charges", "counted", "is_bounded", "most_output", "tokens")
+
+    def __init__(
+        self,
+        counted: tuple[Counted, ...] = (),
+        charges: tuple[Charge, ...] = (),
+        tokens: int = 0,
+        most_output: int | None = None,
+        is_bounded: bool = False,  # it is ours: the client named none, and a limit binds
+    ) -> None:
+        self.counted: Final = counted
+        self.charges: Final = charges
+        self.tokens: Final = tokens
+        self.most_output: Final = most_output
+        self.is_bounded: Final = is_bounded
 
 
 def output_bound(
-    limits: Iterable[Counted], *, prompt: int, weight: int, stated: int | None, most: int | None
+    least_tokens: int | None, *, prompt: int, weight: int, stated: int | None, most: int | None
 ) -> int | None:
     """Return the longest answer of one sequence that is reserved; None: no limit on tokens."""
-    of_tokens = [limit.limit for limit in limits if limit.unit == "tokens"]
-    if not of_tokens:
+    if least_tokens is None:
         return None
     if stated is not None:
         return stated
-    room = (min(of_tokens) - prompt) // weight
-    return max(1, min(UNSTATED_OUTPUT, room, most if most is not None else UNSTATED_OUTPUT))
+    room = min(UNSTATED_OUTPUT, (least_tokens - prompt) // weight)
+    return max(1, room if most is None else min(room, most))
 
 
 def reserve(
-    limits: tuple[Counted, ...],
-    floors: Mapping[str, int],
+    plan: Plan,
+    floors: dict[str, int],
     *,
     prompt: int,
     weight: int,
@@ -150,19 +160,20 @@ def reserve(
     generates: bool,
 ) -> Reservation:
     """Return the charges of a request."""
-    if not limits:
-        return Reservation(most_output=most)
     bound = None
     if generates:
-        bound = output_bound(limits, prompt=prompt, weight=weight, stated=stated, most=most)
+        bound = output_bound(
+            plan.least_tokens, prompt=prompt, weight=weight, stated=stated, most=most
+        )
     tokens = prompt + weight * (bound or 0)
     is_bounded = bound is not None and stated is None
-    amounts = {"requests": 1, "tokens": tokens}
+    charges = [
+        limit.charge(tokens if limit.settles else 1, floors.get(limit.in_books, 0))
+        for limit in plan.limits
+    ]
     return Reservation(
-        counted=limits,
-        charges=tuple(
-            [limit.charge(amounts[limit.unit], floors.get(limit.in_books, 0)) for limit in limits]
-        ),
+        counted=plan.limits,
+        charges=tuple(charges),
         tokens=tokens,
         most_output=bound if is_bounded else most,
         is_bounded=is_bounded,

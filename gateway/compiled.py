@@ -32,9 +32,9 @@ MODULES = (
     "ledger/batch", "ledger/desk", "ledger/dispatch", "ledger/lines", "ledger/memory",
     "ledger/operations", "ledger/quota", "ledger/redis", "ledger/shell", "ledger/state",
     "ledger/waiting", "ledger/wire", "fleet/activity", "aftermath", "answer", "app", "arrival",
-    "authenticate", "charges", "client", "connection", "counters", "dispatch", "door", "inbound",
-    "intake", "metrics", "outgoing", "passthrough", "quota", "record", "relay", "request", "retry",
-    "ticket", "upstream", "usage",
+    "authenticate", "caller", "charges", "client", "connection", "counters", "dispatch", "door",
+    "inbound", "intake", "metrics", "outgoing", "passthrough", "quota", "record", "relay",
+    "request", "retry", "ticket", "upstream", "usage",
 )  # fmt: skip
 #: The shape of a build: raise it when what `build` does changes.
 FORM = "1"

@@ -58,6 +58,7 @@ class Directory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.fleet = Fleet(version=0)
+        self.edition = object()  # another one with each fleet: marks what was worked out of it
         self.generation = ""
         self.version = -1
         self._redis = client
@@ -248,7 +249,7 @@ class Directory:
     def _changed(self, generation: str, version: int, fleet: bytes | None) -> None:
         self._unknown.clear()
         if generation and fleet:
-            self.fleet = fleet_from_json(fleet)
+            self.fleet, self.edition = fleet_from_json(fleet), object()
             self._pools = {pool.name: pool for pool in self.fleet.pools}
             self._names = {alias: pool.name for pool in self.fleet.pools for alias in pool.aliases}
             self._names.update({name: name for name in self._pools})

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hmac
 from functools import lru_cache
 
+from gateway.caller import Leg
 from gateway.config import Config
 from gateway.core import fields
 from gateway.core.fields import Kind, Orders
 from gateway.core.headers import TO_ENGINE, Headers
 from gateway.core.types import Grant, ServiceClass
 from gateway.intake import Order
-from gateway.upstream import Target, target_at
-from quotas.snapshots.directory import ReplicaSnapshot
+from gateway.services import Services
+from gateway.upstream import target_at
 from quotas.snapshots.sealed import opened
 
 _STREAMS = frozenset({Kind.CHAT, Kind.COMPLETIONS, Kind.RESPONSES, Kind.MESSAGES})
@@ -23,53 +24,69 @@ SGLANG_LEVEL_MS = 150_000
 HANDICAP_MS = 600_000
 
 
-def must_assemble(order: Order, replica: ReplicaSnapshot) -> bool:
+def leg_of(services: Services, order: Order, replica_id: str) -> Leg | None:
+    """Return an order's last leg, None where the replica was taken out of the books a moment ago.
+
+    It is made once for each edition of the books.
+    """
+    legs, directory = order.way.legs, services.directory
+    found = legs.get(replica_id)
+    if found is None or found.edition is not directory.edition:
+        replica = directory.replica(replica_id)
+        if replica is None:
+            return None
+        config = services.config
+        found = legs[replica_id] = Leg(
+            replica,
+            directory.edition,
+            services.fleet.activity(replica_id),
+            # llama.cpp closes after each stream without saying so.
+            target_at(replica.url, replica.kind != "llamacpp"),
+            _head(replica.url, order.kind, opened(config.secret_key, replica.sealed_key)),
+            _salt(order, config) if replica.kind == "vllm" else None,
+        )
+    return found
+
+
+def must_assemble(order: Order, leg: Leg) -> bool:
     """Is a stream asked of the engine although the client wants one plain answer?
 
     llama.cpp does not notice that a caller has gone unless it streams to it.
     """
-    return replica.kind == "llamacpp" and not order.asked.stream and order.kind in _STREAMS
+    return not order.asked.stream and leg.kind == "llamacpp" and order.kind in _STREAMS
 
 
-def counts(order: Order, replica: ReplicaSnapshot | None) -> tuple[bool, bool]:
+def counts(order: Order, leg: Leg | None) -> tuple[bool, bool]:
     """Does the engine count tokens along, in each event; and each choice apart, at its end?"""
-    kind = replica.kind if replica is not None else ""
+    kind = leg.kind if leg is not None else ""
     return kind == "vllm", kind == "llamacpp" and order.asked.weight > 1
 
 
-def target_of(replica: ReplicaSnapshot) -> Target:
-    """Return where the replica listens; llama.cpp closes after each stream without saying so."""
-    return target_at(replica.url, replica.kind != "llamacpp")
-
-
 def http_request(
-    order: Order,
-    grant: Grant,
-    replica: ReplicaSnapshot,
-    *,
-    config: Config,
-    headers: Headers,
-    request_id: str,
+    order: Order, grant: Grant, leg: Leg, *, headers: Headers, request_id: str
 ) -> bytes:
     """Return head and body as they go on the wire."""
     orders = Orders(
-        model=replica.model or order.pool.name,
-        stream=order.asked.stream or must_assemble(order, replica),
-        max_tokens=_most_output(order, replica),
-        priority=_priority(order, grant, replica),
-        cache_salt=_salt(order, config) if replica.kind == "vllm" else None,
-        counts_along=counts(order, replica)[0],
+        model=leg.model or order.way.pool_name,
+        stream=order.asked.stream or must_assemble(order, leg),
+        max_tokens=_most_output(order, leg),
+        priority=_priority(order, grant, leg) if leg.takes_priority else None,
+        cache_salt=leg.salt,
+        counts_along=leg.kind == "vllm",
     )
     body = fields.build(order.asked, orders)
     lines = [
-        _head(replica.url, order.kind, opened(config.secret_key, replica.sealed_key)),
+        leg.head,
         b"x-request-id: " + request_id.encode(),
         b"content-length: %d" % len(body),
     ]
     if order.session:
         lines.append(b"x-session-id: " + order.session.encode())
-    lines += [name + b": " + value for name, value in headers if name in TO_ENGINE]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+    for name, value in headers:
+        if name in TO_ENGINE:
+            lines.append(name + b": " + value)
+    lines += (b"", body)
+    return b"\r\n".join(lines)
 
 
 @lru_cache(maxsize=1024)
@@ -89,25 +106,23 @@ def _head(url: str, kind: Kind, api_key: str) -> bytes:
     return "\r\n".join(lines).encode()
 
 
-def _most_output(order: Order, replica: ReplicaSnapshot) -> int | None:
+def _most_output(order: Order, leg: Leg) -> int | None:
     """Return the longest answer, for clients that name none; None where the engine bounds it.
 
     Where nothing but the context binds, most engines take what the prompt leaves of it, and would
     refuse more than that. llama.cpp would take it for endless.
     """
-    if order.most_output == order.pool.context and replica.kind != "llamacpp":
+    if order.most_output == order.way.context and leg.kind != "llamacpp":
         return None
     return order.most_output
 
 
-def _priority(order: Order, grant: Grant, replica: ReplicaSnapshot) -> int | None:
-    """Return our order in the engine's words, or None where it has no say."""
-    if not replica.takes_priority:
-        return None
-    if replica.kind == "vllm":
+def _priority(order: Order, grant: Grant, leg: Leg) -> int | None:
+    """Return our order in the engine's words, or None where it has no word for it."""
+    if leg.kind == "vllm":
         # Lower is sooner. Negative, so that whoever passes us by with the default 0 comes last.
         return grant.rank_ms // 1000 - PRIORITY_BASE_S
-    if replica.kind == "sglang":
+    if leg.kind == "sglang":
         # Larger is sooner, in few levels of effective priority at the start.
         is_batch = order.caller.service_class is ServiceClass.BATCH
         effective_ms = grant.queue_wait_ms - (HANDICAP_MS if is_batch else 0)

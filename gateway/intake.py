@@ -5,14 +5,15 @@ Everything that can be refused without waiting is refused here, before the ledge
 
 from __future__ import annotations
 
-from hashlib import blake2b
-from typing import NamedTuple
+from typing import Final
+from zlib import crc32
 
-from gateway.authenticate import Caller, authenticate, recognise
+from gateway.authenticate import authenticate, recognise
+from gateway.caller import Caller, Way
 from gateway.charges import Reservation
 from gateway.client import Client
 from gateway.config import Config
-from gateway.core import affinity, fields, tier
+from gateway.core import affinity, fields
 from gateway.core.fields import Asked, BadField, Kind
 from gateway.core.headers import Headers
 from gateway.core.types import ServiceClass
@@ -27,37 +28,52 @@ PATIENCE_MARGIN_S = 2.0  # a refusal must reach a client before it gives up
 _TEXT_LIMIT = 128
 _FINGERPRINT_END = 4096
 _PATIENCE, _PLACE, _REQUEST_ID = "x-stainless-read-timeout", "x-fairway-place", "x-request-id"
-_OF_INTEREST = {
+_OF_INTEREST: Final = {
     name.encode(): name for name in (affinity.SESSION_HEADER, _PATIENCE, _PLACE, _REQUEST_ID)
 }
-_NOTHING_COUNTED = Reservation()
-_BATCH = ServiceClass.BATCH
-_NO_LIMITS = (None, None, None)
-_NAMES_TIER = frozenset((Kind.CHAT, Kind.RESPONSES))
+_NOTHING_COUNTED: Final = Reservation()
+_BATCH: Final = ServiceClass.BATCH
 
 
-class Order(NamedTuple):
+class Order:
     """One request, understood."""
 
-    kind: Kind
-    caller: Caller
-    asked: Asked
-    pool: PoolSnapshot
-    prompt_tokens: int  # estimated
-    most_output: int | None  # the tightest limit on the length of its answer
-    reservation: Reservation  # of its counted limits
-    session: str  # key of its conversation, "" when it has none
-    fingerprint: str  # a hash of the body
-    patience_s: float | None  # how long the client waits for bytes, where it says so
-    place: str  # a kept place it shows
-    client_request_id: str
+    __slots__ = (
+        "asked", "caller", "client_request_id", "fingerprint", "kind", "most_output", "patience_s",
+        "place", "prompt_tokens", "reservation", "session", "way",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        way: Way,
+        asked: Asked,
+        *,
+        prompt_tokens: int,  # estimated
+        most_output: int | None,  # the tightest limit on the length of its answer
+        reservation: Reservation,  # of its counted limits
+        session: str,  # key of its conversation, "" when it has none
+        fingerprint: str,  # tells its body from its sender's others
+        patience_s: float | None,  # how long the client waits for bytes, where it says so
+        place: str,  # a kept place it shows
+        client_request_id: str,
+    ) -> None:
+        self.way: Final = way
+        self.caller: Final = way.caller
+        self.kind: Final = way.kind
+        self.asked: Final = asked
+        self.prompt_tokens: Final = prompt_tokens
+        self.most_output: Final = most_output
+        self.reservation: Final = reservation
+        self.session: Final = session
+        self.fingerprint: Final = fingerprint
+        self.patience_s: Final = patience_s
+        self.place: Final = place
+        self.client_request_id: Final = client_request_id
 
     @property
     def names_tier(self) -> str:
         """Return the service tier its answer names, "" where its client did not ask."""
-        if not self.asked.tier or self.kind not in _NAMES_TIER:
-            return ""
-        return tier.TIER_OF[self.caller.service_class]
+        return self.way.names_tier if self.asked.tier else ""
 
     @property
     def prefill_s(self) -> float:
@@ -74,10 +90,10 @@ class Order(NamedTuple):
     def ttl_ms(self, config: Config) -> int:
         """Return the longest it may wait: not longer than its client does."""
         is_batch = self.caller.service_class is _BATCH
-        ttl_s = float(config.ttl_batch_s if is_batch else config.ttl_interactive_s)
-        if self.patience_s is not None and not self.is_kept_alive(config):
-            ttl_s = min(ttl_s, max(1.0, self.patience_s - PATIENCE_MARGIN_S))
-        return round(ttl_s * 1000)
+        ttl_s = config.ttl_batch_s if is_batch else config.ttl_interactive_s
+        if self.patience_s is None or self.is_kept_alive(config):
+            return ttl_s * 1000
+        return round(min(float(ttl_s), max(1.0, self.patience_s - PATIENCE_MARGIN_S)) * 1000)
 
 
 def take_at_once(services: Services, kind: Kind, client: Client) -> Order | None:
@@ -137,27 +153,25 @@ def _in_class(caller: Caller, asked: Asked) -> Caller:
 def _order(
     services: Services, client: Client, caller: Caller, asked: Asked, known: Known, body: bytes
 ) -> Order:
-    pool = _pool(services, caller, asked)
-    _check_context(asked, pool)
-    most_output = _check_output(asked, caller, pool)
+    way = _way(services, caller, asked)
+    _check_context(asked, way)
+    most_output = _check_output(asked, way)
     prompt = services.estimator.prompt_tokens(
-        pool.name, asked.characters, asked.prompt_ids, asked.images
+        way.pool_name, asked.characters, asked.prompt_ids, asked.images
     )
-    _check_prompt(prompt, caller)
+    _check_prompt(prompt, way)
     reservation = _NOTHING_COUNTED
     if caller.is_counted:
         reservation = services.quota.reserve(known, asked, prompt, most_output)
         most_output = reservation.most_output
     given = _given(client.headers)
     return Order(
-        kind=asked.kind,
-        caller=caller,
-        asked=asked,
-        pool=pool,
+        way,
+        asked,
         prompt_tokens=prompt,
         most_output=most_output,
         reservation=reservation,
-        session=affinity.session_key(caller.user_id, given, asked.fields, pool.name),
+        session=affinity.session_key(caller.user_id, given, asked.fields, way.pool_name),
         fingerprint=_fingerprint(body),
         patience_s=_seconds(given.get(_PATIENCE, "")),
         place=given.get(_PLACE, "")[:_TEXT_LIMIT],
@@ -168,12 +182,13 @@ def _order(
 def _fingerprint(body: bytes) -> str:
     """Return what tells a body from its sender's others; of a long one both ends are looked at.
 
-    It finds the kept place of a client that shows none. Not for secrecy, so the hash that begins
-    fastest; others' bodies are never compared.
+    It finds the kept place of a client that shows none. Others' bodies are never compared, so a
+    checksum will do: who makes two bodies alike only changes places with herself.
     """
-    if len(body) > 2 * _FINGERPRINT_END:
-        body = b"%d %b %b" % (len(body), body[:_FINGERPRINT_END], body[-_FINGERPRINT_END:])
-    return blake2b(body, digest_size=16).hexdigest()
+    size = len(body)
+    if size > 2 * _FINGERPRINT_END:
+        body = body[:_FINGERPRINT_END] + body[-_FINGERPRINT_END:]
+    return f"{size}.{crc32(body)}"
 
 
 def _given(headers: Headers) -> dict[str, str]:
@@ -183,6 +198,23 @@ def _given(headers: Headers) -> dict[str, str]:
         for name, value in reversed(headers)
         if name in _OF_INTEREST
     }
+
+
+def _way(services: Services, caller: Caller, asked: Asked) -> Way:
+    """Return the caller's way to the pool of the model, made once for each edition of the books."""
+    directory, name = services.directory, (asked.kind, asked.model)
+    found = caller.ways.get(name)
+    if found is None or found.edition is not directory.edition:
+        pool = _pool(services, caller, asked)
+        found = caller.ways[name] = Way(
+            caller,
+            asked.kind,
+            pool,
+            directory.edition,
+            directory.replica_ids(pool.name),
+            services.metrics.of(pool.name, caller.service_class),
+        )
+    return found
 
 
 def _pool(services: Services, caller: Caller, asked: Asked) -> PoolSnapshot:
@@ -198,31 +230,28 @@ def _pool(services: Services, caller: Caller, asked: Asked) -> PoolSnapshot:
     return pool
 
 
-def _check_context(asked: Asked, pool: PoolSnapshot) -> None:
+def _check_context(asked: Asked, way: Way) -> None:
     """Refuse what certainly does not fit; of the rest the engine is the judge, who counts tokens.
 
     llama.cpp would read all of a prompt before it says so, and takes any `max_tokens`.
     """
-    if pool.context is None or asked.kind not in fields.GENERATES:
+    if way.context is None or asked.kind not in fields.GENERATES:
         return
     # Of several prompts the longest has at least the average.
     least = (asked.prompt_ids + asked.characters // LONGEST_TOKEN) // asked.weight
     wanted = asked.max_tokens or 1
-    if least + wanted > pool.context:
+    if least + wanted > way.context:
         raise BadRequest(
-            f"The context of {pool.name} is {pool.context} tokens of prompt and answer together; "
-            f"the prompt has at least {max(1, least)} and {wanted} are asked for.",
-            param="max_tokens" if least < pool.context else None,
+            f"The context of {way.pool_name} is {way.context} tokens of prompt and answer "
+            f"together; the prompt has at least {max(1, least)} and {wanted} are asked for.",
+            param="max_tokens" if least < way.context else None,
             code="context_length_exceeded",
         )
 
 
-def _check_output(asked: Asked, caller: Caller, pool: PoolSnapshot) -> int | None:
-    stated = (caller.least("max_output_tokens"), pool.max_output_tokens, pool.context)
-    if stated == _NO_LIMITS:
-        return None
-    most = min(limit for limit in stated if limit is not None)
-    if asked.max_tokens is not None and asked.max_tokens > most:
+def _check_output(asked: Asked, way: Way) -> int | None:
+    most = way.most_output
+    if most is not None and asked.max_tokens is not None and asked.max_tokens > most:
         raise BadRequest(
             f"At most {most} tokens of output may be asked for.",
             param="max_tokens",
@@ -231,8 +260,8 @@ def _check_output(asked: Asked, caller: Caller, pool: PoolSnapshot) -> int | Non
     return most
 
 
-def _check_prompt(prompt: int, caller: Caller) -> None:
-    most = caller.least("max_prompt_tokens")
+def _check_prompt(prompt: int, way: Way) -> None:
+    most = way.most_prompt
     if most is not None and prompt > most:
         raise BadRequest(
             f"The prompt has about {prompt} tokens; at most {most} may be sent.",

@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 
 from gateway import card
-from gateway.authenticate import Caller, authenticate
+from gateway.authenticate import authenticate
+from gateway.caller import Caller
 from gateway.client import Client
 from gateway.errors import NotFound
 from gateway.live import standing_json

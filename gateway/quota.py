@@ -9,18 +9,18 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
-from gateway.authenticate import Caller
+from gateway.caller import Caller
 from gateway.charges import (
     COUNTED,
     Counted,
+    Plan,
     Reservation,
     counted,
     needs_calendar,
-    plan_of,
     reserve,
 )
 from gateway.core.fields import GENERATES, Asked
@@ -34,7 +34,8 @@ from quotas.snapshots.directory import Limits
 
 LONGEST_MINUTE_WAIT_S = 60
 #: The counted limits of a caller, and what the books say was used of those they count.
-Known = tuple[tuple[Counted, ...], dict[str, int]]
+Known = tuple[Plan, dict[str, int]]
+_NO_PLAN = Plan(())
 
 
 class Quota:
@@ -56,7 +57,7 @@ class Quota:
     def at_hand(self, caller: Caller) -> Known | None:
         """Return a caller's limits and what was used of them, None where that must be asked."""
         if not caller.is_counted:
-            return (), {}
+            return _NO_PLAN, {}
         generation, zone = self._directory.generation, "UTC"
         if caller.needs_calendar:
             zone = self._counters.zone_at_hand(generation)
@@ -64,9 +65,9 @@ class Quota:
         if plan is None or plan.ends_at_ms <= time.time() * 1000:
             return None
         if not plan.in_books:
-            return plan.limits, {}
+            return plan, {}
         floors = self._counters.at_hand(plan.in_books, generation)
-        return None if floors is None else (plan.limits, floors)
+        return None if floors is None else (plan, floors)
 
     async def asked(self, caller: Caller) -> Known:
         """Return the same, worked out anew when one of its windows has ended."""
@@ -79,8 +80,8 @@ class Quota:
             limits = counted(
                 caller.limits, caller.service_class.value, caller.identities, now, zone
             )
-            plan = caller.plans[zone] = plan_of(limits)
-        return plan.limits, await self.floors(plan.limits)
+            plan = caller.plans[zone] = Plan(limits)
+        return plan, await self.floors(plan.limits)
 
     async def floors(self, limits: Iterable[Counted]) -> dict[str, int]:
         """Return what the books say was used of the limits of a day or month."""
@@ -90,9 +91,9 @@ class Quota:
     @staticmethod
     def reserve(known: Known, asked: Asked, prompt: int, most: int | None) -> Reservation:
         """Return what a request reserves, or say that it could never be had."""
-        limits, floors = known
+        plan, floors = known
         reservation = reserve(
-            limits,
+            plan,
             floors,
             prompt=prompt,
             weight=asked.weight,
@@ -100,9 +101,10 @@ class Quota:
             most=most,
             generates=asked.kind in GENERATES,
         )
-        for limit in limits:
-            if limit.unit == "tokens" and 0 < limit.limit < reservation.tokens:
-                raise _never_fits(limit, reservation.tokens)
+        if plan.least_tokens is not None and plan.least_tokens < reservation.tokens:
+            for limit in plan.limits:
+                if limit.settles and 0 < limit.limit < reservation.tokens:
+                    raise _never_fits(limit, reservation.tokens)
         return reservation
 
 
@@ -220,29 +222,32 @@ def _long_duration(seconds: int) -> str:
     return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"
 
 
-_HEADERS = {
+_HEADERS: Final = {
     unit: tuple(f"x-ratelimit-{what}-{unit}".encode() for what in ("limit", "remaining", "reset"))
     for unit in ("requests", "tokens")
 }
 
 
-def headers(limits: Sequence[Counted], states: Sequence[QuotaState], now_s: float) -> Headers:
+def headers(limits: tuple[Counted, ...], states: tuple[QuotaState, ...], now_s: float) -> Headers:
     """Return x-ratelimit-*: of several limits on one thing, the one that has least left."""
-    least: dict[str, tuple[int, Counted, QuotaState]] = {}
-    for limit, state in zip(limits, states, strict=False):
-        remaining = max(0, state.limit - state.used)
-        known = least.get(limit.unit)
-        if known is None or remaining < known[0]:
-            least[limit.unit] = (remaining, limit, state)
     found: Headers = []
-    for unit in ("requests", "tokens"):
-        if unit not in least:
-            continue
-        remaining, limit, state = least[unit]
-        reset_s = resets_at(limit, state, now_s)
-        reset_ms = 0 if reset_s is None else max(0, math.ceil((reset_s - now_s) * 1000))
-        of_limit, of_remaining, of_reset = _HEADERS[unit]
-        found.append((of_limit, b"%d" % state.limit))
-        found.append((of_remaining, b"%d" % remaining))
-        found.append((of_reset, duration(reset_ms).encode()))
+    for is_tokens in (False, True):
+        scarcest, least = -1, 0
+        for number, state in enumerate(states):
+            if limits[number].settles is is_tokens:
+                remaining = max(0, state.limit - state.used)
+                if scarcest < 0 or remaining < least:
+                    scarcest, least = number, remaining
+        if scarcest >= 0:
+            limit, state = limits[scarcest], states[scarcest]
+            of_limit, of_remaining, of_reset = _HEADERS[limit.unit]
+            found.append((of_limit, b"%d" % state.limit))
+            found.append((of_remaining, b"%d" % least))
+            found.append((of_reset, duration(_resets_in_ms(limit, state, now_s)).encode()))
     return found
+
+
+def _resets_in_ms(limit: Counted, state: QuotaState, now_s: float) -> int:
+    if limit.window is not None:
+        return max(0, limit.ends_at_ms - int(now_s * 1000))
+    return state.resets_in_ms or 0

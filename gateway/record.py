@@ -9,7 +9,6 @@ import orjson
 
 from gateway.answer import Answer
 from gateway.client import Client
-from gateway.core.fields import PATH_OF
 from gateway.core.types import Grant, Outcome
 from gateway.errors import GatewayError, Stopped
 from gateway.intake import Order
@@ -124,8 +123,8 @@ class Story:
             "reasoning_tokens": usage.reasoning_tokens if usage else None,
             "estimated": estimated,
             "queue_wait_ms": grant.queue_wait_ms if grant else None,
-            "ttft_ms": round((first_s - client.arrived_s) * 1000) if first_s else None,
-            "duration_ms": round((now_s - client.arrived_s) * 1000),
+            "ttft_ms": _ms(first_s - client.arrived_s) if first_s else None,
+            "duration_ms": _ms(now_s - client.arrived_s),
             "finish_reason": usage.finish_reason if usage else "",
             "error_code": self._error_code(outcome),
             "stream": order.asked.stream,
@@ -134,7 +133,7 @@ class Story:
         return b'{"request_id":"%b","arrived_at":"%b",%b,"replica_id":%b,%b' % (
             client.request_id.encode(),
             stamp(client.arrived_at).encode(),
-            _constant(order),
+            order.way.written,
             orjson.dumps(grant.replica_id) if grant else b'""',
             orjson.dumps(rest)[1:],
         )
@@ -158,31 +157,16 @@ class Story:
         return f"engine_{answer.status}" if answer.status != 200 else "engine_stream_broken"
 
 
-def _constant(order: Order) -> bytes:
-    """Return what the records of all requests of a caller to one route and pool have in common."""
-    written, place = order.caller.written, (order.kind, order.pool.name)
-    found = written.get(place)
-    if found is None:
-        caller = order.caller
-        fields = {
-            "key_id": caller.key.key_id,
-            "user_id": caller.key.user_id,
-            "group_id": caller.key.group_id,
-            "service_class": caller.service_class,
-            "route": PATH_OF[order.kind],
-            "model": order.pool.name,
-            "end_user": caller.end_user,
-            "batch_id": caller.batch_id,
-        }
-        found = written[place] = orjson.dumps(fields)[1:-1]
-    return found
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000 + 0.5)
 
 
 def stamp(at_s: float) -> str:
     """Return an instant as ISO 8601 in UTC, with microseconds."""
     microseconds = int(at_s * 1e6)
-    seconds, rest = divmod(microseconds, 1_000_000)
-    return f"{_second(seconds)}.{rest:06d}+00:00"
+    seconds = microseconds // 1_000_000
+    digits = str(1_000_000 + microseconds - seconds * 1_000_000)[1:]  # six, with their zeros
+    return f"{_second(seconds)}.{digits}+00:00"
 
 
 @lru_cache(maxsize=64)

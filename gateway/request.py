@@ -85,7 +85,7 @@ class Request(Waiter):
     @property
     def pool_name(self) -> str:
         """Return the pool it is for."""
-        return self.order.pool.name
+        return self.order.way.pool_name
 
     # Admit
 
@@ -146,7 +146,7 @@ class Request(Waiter):
         if not self._recorded:
             self._recorded = True
             self.services.outbox.append(self.story.record(outcome))
-            aftermath.count(self.story, outcome, self.services.metrics)
+            aftermath.count(self.story, outcome)
 
     # Forward
 
@@ -154,9 +154,9 @@ class Request(Waiter):
         """Send the request to the replica of the grant."""
         services, client, order = self.services, self.client, self.order
         self._tries += 1
-        replica = services.directory.replica(grant.replica_id)
-        activity = services.fleet.activity(grant.replica_id)
-        assembles = replica is not None and dispatch.must_assemble(order, replica)
+        leg = dispatch.leg_of(services, order, grant.replica_id)
+        activity = services.fleet.activity(grant.replica_id) if leg is None else leg.activity
+        assembles = leg is not None and dispatch.must_assemble(order, leg)
         answer = self.story.answer = Answer(
             order.kind,
             self,
@@ -167,22 +167,17 @@ class Request(Waiter):
             keep_chunks=assembles,
             streams=order.asked.stream or assembles,
             names_tier="" if assembles else order.names_tier,
-            counts=dispatch.counts(order, replica),
+            counts=dispatch.counts(order, leg),
         )
-        if replica is None:  # taken out of the books a moment ago
+        if leg is None:  # taken out of the books a moment ago
             answer.lost(ConnectFailed("the replica was removed"))
             self.pump()
             return
         activity.began(client.request_id, client.loop.time(), order.prefill_s)
         request = dispatch.http_request(
-            order,
-            grant,
-            replica,
-            config=services.config,
-            headers=client.headers,
-            request_id=client.request_id,
+            order, grant, leg, headers=client.headers, request_id=client.request_id
         )
-        answer.call = services.upstream.send(dispatch.target_of(replica), request, answer)
+        answer.call = services.upstream.send(leg.target, request, answer)
 
     def content_came(self) -> None:
         """The first of the answer itself came: its prompt was read."""
@@ -268,14 +263,14 @@ class Request(Waiter):
         self._recorded = True
         outcome = story.outcome()
         settlement = aftermath.settlement(story, outcome)
-        replica = services.directory.replica(grant.replica_id)
-        release = functools.partial(services.ledger.release, self.client.request_id, settlement)
-        if linger_s := aftermath.linger_s(story, replica):
+        ledger, ticket_id = services.ledger, self.client.request_id
+        if linger_s := aftermath.linger_s(story, services.directory):
+            release = functools.partial(ledger.release, ticket_id, settlement)
             services.fleet.linger(grant.replica_id, linger_s, release)
         else:
-            release()
+            ledger.release(ticket_id, settlement)
         aftermath.learn(story, services.estimator)
-        aftermath.count(story, outcome, services.metrics)
+        aftermath.count(story, outcome)
 
     # Ends
 

@@ -15,8 +15,8 @@ READ_PER_S = 2_048  # tokens of a prompt, before anything is known of an engine
 
 def ticket_of(services: Services, client: Client, order: Order, story: Story) -> Ticket:
     """Return what the ledger needs to know of a request."""
-    caller, session, pool = order.caller, order.session, order.pool.name
-    names = services.directory.replica_ids(pool)
+    way, caller, session = order.way, order.caller, order.session
+    pool, names = way.pool_name, way.replica_ids
     cached = services.estimator.cached_tokens(session) if session else 0
     output = 0
     if order.kind in fields.GENERATES:
@@ -38,7 +38,7 @@ def ticket_of(services: Services, client: Client, order: Order, story: Story) ->
         charges=order.reservation.charges,
         # A session waits for its full home no longer than half of what its warm cache saves.
         home_wait_ms=min(LONGEST_HOME_WAIT_MS, cached * 1000 // (2 * READ_PER_S)),
-        group=order.pool.reserving(caller.key.group_id),
+        group=way.group,
         # With the memory ledger nobody would be left to write it.
         interrupted=story.interrupted() if services.config.ledger == "redis" else b"",
     )

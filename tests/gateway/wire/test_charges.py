@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from gateway.charges import UNSTATED_OUTPUT, counted, reserve
+from gateway.charges import UNSTATED_OUTPUT, Plan, counted, reserve
 from gateway.quota import duration
 from quotas.snapshots import counters
 from quotas.snapshots.directory import Limits
@@ -46,7 +46,7 @@ def test_a_reservation_is_prompt_and_longest_answer(
 ) -> None:
     """Two sequences reserve two answers; without a stated length the engine is told the bound."""
     limits = counted(LIMITS, "batch", {"person": "7"}, dt.datetime.now(dt.UTC), "UTC")
-    made = reserve(limits, {}, prompt=100, weight=2, stated=stated, most=most, generates=True)
+    made = reserve(Plan(limits), {}, prompt=100, weight=2, stated=stated, most=most, generates=True)
 
     assert made.tokens == tokens
     assert made.most_output == (bound if stated is None else most)

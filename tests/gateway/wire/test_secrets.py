@@ -8,7 +8,8 @@ from statistics import median
 
 import pytest
 
-from gateway.authenticate import Caller, authenticate
+from gateway.authenticate import authenticate
+from gateway.caller import Caller
 from gateway.core.types import ServiceClass
 from gateway.directory import Directory
 from gateway.errors import NotAuthenticated
