@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.types import Grant, QuotaState
-from gateway.ledger.interface import Refused
+from gateway.ledger.refused import Refused
 
 
 class Waiter:
