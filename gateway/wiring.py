@@ -33,11 +33,6 @@ from quotas.snapshots.addresses import allowed_hosts
 
 def make_ledger(config: Config, outbox: Outbox) -> Ledger:
     """Return the ledger the settings name; its releases bring their records to the outbox."""
-
-    def append(record: bytes) -> str:
-        outbox.append(record)
-        return ""
-
     if config.ledger == "redis":
         return RedisLedger(
             config.redis_url,
@@ -47,7 +42,7 @@ def make_ledger(config: Config, outbox: Outbox) -> Ledger:
             test_switch=config.test_clock,
             recorded=outbox.keep,
         )
-    return MemoryLedger(test_switch=config.test_clock, append_usage=append)
+    return MemoryLedger(test_switch=config.test_clock, append_usage=outbox.append)
 
 
 def make(config: Config) -> Services:

@@ -16,10 +16,10 @@ from gateway.core.affinity import load_bound
 from gateway.core.types import Blocker
 
 #: A prompt this long counts as long; a replica reads one of them at a time.
-LONG_PROMPT = 4096
+LONG_PROMPT: Final = 4096
 #: How many smaller tickets may pass a big one, and for how long.
-MOST_BYPASSED = 8
-LONGEST_BYPASS_MS = 20_000
+MOST_BYPASSED: Final = 8
+LONGEST_BYPASS_MS: Final = 20_000
 
 
 @dataclass(slots=True)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.types import ServiceClass
 
 #: How much later than they came batch tickets stand; §3 of docs/scheduler.md.
 BATCH_HANDICAP_MS = 600_000
-_BATCH = ServiceClass.BATCH
+_BATCH: Final = ServiceClass.BATCH
 
 
 def rank(ageing_since_ms: int, service_class: ServiceClass, handicap_ms: int) -> int:
@@ -55,7 +56,7 @@ class Head:
         return (self.service, self.order(now_ms, handicap_ms)[0], self.seq)
 
 
-_NEVER = 10**15
+_NEVER: Final = 10**15
 
 
 def pick(

@@ -7,19 +7,21 @@ Rule 2: a number nobody set has its default here and nowhere else.
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.core.types import Ticket
 
 #: Output counts twice: a token written occupies the card about as long as two tokens read.
-OUTPUT_PRICE = 2
+OUTPUT_PRICE: Final = 2
 #: Longest answer charged in advance; what is really written is settled at the end.
-OUTPUT_ESTIMATE_CAP = 512
+OUTPUT_ESTIMATE_CAP: Final = 512
 #: Every minute of ledger time service shrinks to 933/1000: it halves in ten minutes.
-HALF_LIFE_STEP_MS = 60_000
+HALF_LIFE_STEP_MS: Final = 60_000
 DECAY_NUMERATOR, DECAY_DENOMINATOR = 933, 1000
 #: After this many steps (over three hours) even the largest sum has become nothing that counts.
-MOST_DECAY_STEPS = 200
+MOST_DECAY_STEPS: Final = 200
 
-BATCH_USER_CAP = 2
+BATCH_USER_CAP: Final = 2
 
 
 def user_cap(cap: int | None, is_batch: bool, slots_total: int) -> int:

@@ -18,9 +18,7 @@ from gateway.core.types import Ticket
 from gateway.ledger import operations as op
 
 #: Operations in one call; a larger one would hold the server up for everybody.
-MOST_OPERATIONS = 256
-ENDINGS = (op.Release, op.Cancel)
-PLACED = (op.Started, op.Queued)
+MOST_OPERATIONS: Final = 256
 
 
 class Mine:
@@ -82,7 +80,7 @@ class Batch:
         """Remember what an adoption would have to say."""
         if isinstance(operation, op.Enqueue):
             self.tickets[operation.ticket.ticket_id] = Mine(operation.ticket)
-        elif isinstance(operation, ENDINGS):
+        elif isinstance(operation, (op.Release, op.Cancel)):
             mine = self.tickets.get(operation.ticket_id)
             if mine is not None:
                 mine.leaving = operation
@@ -142,7 +140,7 @@ class Batch:
             return self._adopt(call, has_run=reply.stands_at == call.sequence)
         self._in_flight, self._sequence = None, call.sequence
         for operation in call.operations:
-            if isinstance(operation, ENDINGS):
+            if isinstance(operation, (op.Release, op.Cancel)):
                 self._confirm(operation)
         for result in reply.results:
             self._learn(result)
@@ -161,7 +159,7 @@ class Batch:
 
     def _learn(self, result: op.Result) -> None:
         """Note what a result says of a ticket of ours."""
-        if isinstance(result, PLACED):
+        if isinstance(result, (op.Started, op.Queued)):
             mine = self.tickets.get(result.ticket_id)
             if mine is None:
                 return  # cancelled in the same moment: the shell releases it

@@ -7,6 +7,7 @@ Rule 2: whoever leaves the queue or a slot makes room in the accrual window at t
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from gateway.core import ranking, sharing
 from gateway.core.placing import Replica
@@ -16,50 +17,59 @@ from gateway.ledger.places import Places
 from gateway.ledger.quota import Quotas
 from gateway.ledger.state import BATCH, INTERACTIVE, Entry, FlowId, LedgerState, add
 
-DEFAULT_HOLD_MS = 10_000
-SHORTEST_RETRY_MS = 1_000
+DEFAULT_HOLD_MS: Final = 10_000
+SHORTEST_RETRY_MS: Final = 1_000
 #: Of the average time a lease is held. With 8 its noise was the largest error of expected waits.
-HOLD_WEIGHT = 32
-SERVED = Outcome.SERVED  # a member of an enum is slow to look up
+HOLD_WEIGHT: Final = 32
+SERVED: Final = Outcome.SERVED  # a member of an enum is slow to look up
 
-Tell = Callable[[str, op.Result], None]  # gateway, what happened to its ticket
+Post = Callable[[str, op.Result], None]  # gateway, what happened to its ticket
 
 
 class Desk:
     """Everything that may befall a ticket, on behalf of the gateway that calls."""
 
     def __init__(
-        self, state: LedgerState, tell: Tell, append_usage: Callable[[bytes], str]
+        self, state: LedgerState, post: Post, append_usage: Callable[[bytes], str]
     ) -> None:
         self.state = state
         self.caller = ""
+        self.answers: list[op.Result] = []  # to the caller
         self.places = Places()
         self.quotas = Quotas()
         self.bindings: dict[str, tuple[str, str, int]] = {}  # session -> replica, incarnation, end
         self.incarnations: dict[str, str] = {}
         #: Starts a new ticket that nobody stands before; wired to the dispatcher by the store.
         self.start_at_once: Callable[[Entry], bool] = lambda entry: False
-        self._tell = tell
+        self._post = post
         self._append_usage = append_usage
+
+    def _tell(self, gateway: str, result: op.Result) -> None:
+        """Tell the caller at once, another process when it calls."""
+        if gateway == self.caller:
+            self.answers.append(result)
+        else:
+            self._post(gateway, result)
 
     def enqueue(self, enqueue: op.Enqueue) -> None:
         state, ticket = self.state, enqueue.ticket
-        refusal, place = self._refusal(ticket), None
+        now_ms = state.now_ms
+        entry = Entry(ticket, self.caller, 0, now_ms, now_ms + ticket.ttl_ms)
+        refusal, place = self._refusal(entry), None
         if refusal is None:
-            place = self.places.take(ticket, state.now_ms) if self.places.kept else None
-            refusal = None if place else self._full(ticket)
+            place = self.places.take(ticket, now_ms) if self.places.kept else None
+            refusal = None if place else self._full(entry)
         if ticket.charges:
             if refusal is None:
-                self.quotas.take(ticket.charges, state.now_ms)
+                self.quotas.take(ticket.charges, now_ms)
             self.tell_limits(ticket.ticket_id, ticket.charges)
         if refusal is not None:
             self._tell(self.caller, refusal)
             return
         state.seq += 1
-        entry = Entry(
-            ticket, self.caller, place.seq if place else state.seq, state.now_ms,
-            state.now_ms + ticket.ttl_ms, place.ageing_since_ms if place else None,
-        )  # fmt: skip
+        entry.seq = state.seq
+        if place is not None:
+            entry.seq, entry.ageing_since_ms = place.seq, place.ageing_since_ms
         self.take_in(entry)
 
     def tell_limits(self, ticket_id: str, charges: tuple[Charge, ...]) -> None:
@@ -79,11 +89,11 @@ class Desk:
         self.open_window(entry, but=entry)
         self._tell_queued(entry)
 
-    def _refusal(self, ticket: Ticket) -> op.Turned | None:
+    def _refusal(self, entry: Entry) -> op.Turned | None:
         """Return why the ticket may not even wait, apart from full queues."""
-        state, name = self.state, ticket.ticket_id
-        cls = ticket.service_class
-        key, user = state.keys.get((cls, ticket.key_id)), state.users.get((cls, ticket.user_id))
+        state, ticket = self.state, entry.ticket
+        name, cls = ticket.ticket_id, ticket.service_class
+        key, user = state.keys.get(entry.key), state.users.get(entry.user)
         if name in state.entries:
             return op.Turned(name, "duplicate_ticket")
         if key is not None and not key.live:
@@ -92,7 +102,7 @@ class Desk:
             return op.Turned(name, "directory_unavailable", retry_after_ms=5_000)
         # One sequence of somebody who may have any fits wherever there is a slot.
         if ticket.weight > 1 or not (key.in_flight and user.in_flight and cls is INTERACTIVE):
-            largest = self._largest_weight(ticket)
+            largest = self._largest_weight(entry)
             if largest is not None and ticket.weight > largest:
                 return op.Turned(name, "weight_too_large", limit=largest)
         if ticket.charges:
@@ -102,15 +112,15 @@ class Desk:
                 return op.Turned(name, "over_quota", None, wait, limit=limit, quota=over)
         return None
 
-    def _largest_weight(self, ticket: Ticket) -> int | None:
+    def _largest_weight(self, entry: Entry) -> int | None:
         """Return the most sequences a ticket may ever have, by what is registered, up or not."""
-        state, cls = self.state, ticket.service_class
-        registered = state.registered.get(ticket.pool)
+        state, ticket = self.state, entry.ticket
+        cls, registered = ticket.service_class, state.registered.get(ticket.pool)
         if registered is None:
             return None
-        total, user = sum(registered), state.users[(cls, ticket.user_id)]
+        total, user = sum(registered), state.users[entry.user]
         caps = [
-            state.keys[(cls, ticket.key_id)].in_flight,
+            state.keys[entry.key].in_flight,
             sharing.user_cap(user.in_flight, cls is BATCH, total),
             max(registered),
         ]
@@ -119,19 +129,19 @@ class Desk:
             caps.append(sharing.batch_slots(pool.batch_slots, None, total, lent=False))
         return min(caps)
 
-    def _full(self, ticket: Ticket) -> op.Turned | None:
+    def _full(self, entry: Entry) -> op.Turned | None:
         """Return the refusal of a full queue; an interactive ticket keeps its place in it."""
-        state, cls = self.state, ticket.service_class
-        key, user = (cls, ticket.key_id), (cls, ticket.user_id)
-        pool, flow = state.pools[ticket.pool], (ticket.pool, cls)
+        state, ticket = self.state, entry.ticket
+        cls, key, user, kind = ticket.service_class, entry.key, entry.user, entry.kind
+        pool = state.pools[ticket.pool]
         of_key, of_user = state.keys[key].queued, state.users[user].queued
         of_pool = pool.queue_bound_batch if cls is BATCH else pool.queue_bound_interactive
         if state.key_queued.get(key, 0) >= of_key:
             code, limit, busy = "queue_full_key", of_key, state.key_in_flight.get(key, 0)
         elif state.user_queued.get(user, 0) >= of_user:
             code, limit, busy = "queue_full_key", of_user, state.user_in_flight.get(user, 0)
-        elif state.pool_queued.get(flow, 0) >= of_pool:
-            busy = state.pool_tickets.get(flow, 0) - of_pool
+        elif state.pool_queued.get(kind, 0) >= of_pool:
+            busy = state.pool_tickets.get(kind, 0) - of_pool
             code, limit = "queue_full", of_pool
         else:
             return None

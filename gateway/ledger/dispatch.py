@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core import sharing
 from gateway.core.placing import (
@@ -25,10 +26,10 @@ from gateway.core.types import Blocker, ServiceClass
 from gateway.ledger.state import BATCH, INTERACTIVE, Entry, LedgerState
 
 #: Big tickets looked past in one pick; the script of the Redis ledger has the same bound.
-MOST_SET_ASIDE = 16
+MOST_SET_ASIDE: Final = 16
 
 #: For starts that nothing stands before; never written to.
-NOTHING_RESERVED = Reservations()
+NOTHING_RESERVED: Final = Reservations()
 
 Home = Callable[[Entry], str]  # the replica an entry's session is bound to, "" when none
 

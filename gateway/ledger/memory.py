@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from gateway.core import sharing
 from gateway.core.types import LedgerView, Outcome
@@ -26,14 +26,14 @@ from gateway.ledger.desk import Desk
 from gateway.ledger.dispatch import Dispatcher
 from gateway.ledger.interface import Refused
 from gateway.ledger.registry import Registry
-from gateway.ledger.shell import TICK_S, LedgerShell, Recorded
+from gateway.ledger.shell import TICK_S, LedgerShell
 from gateway.ledger.state import Entry, LedgerState, Rules, add
 
 #: Ledger time moves at most this much in a call, whatever a clock did meanwhile.
-LONGEST_STEP_MS = 1_000
+LONGEST_STEP_MS: Final = 1_000
 Results = list[op.Result]
 #: Tickets put out of the queue in one call; the rest follow at the next.
-MOST_EVICTIONS = 256
+MOST_EVICTIONS: Final = 256
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class MemoryStore:
         self.state = LedgerState(rules or Rules())
         self.state.now_ms = start_ms
         self.state.decayed_at = start_ms // sharing.HALF_LIFE_STEP_MS
-        self.desk = Desk(self.state, self._tell, append_usage)
+        self.desk = Desk(self.state, self._post, append_usage)
         self.registry = Registry(self.state, self.desk)
         self.gateways: dict[str, Gateway] = {}
         self.opens_at_ms = start_ms
@@ -72,7 +72,6 @@ class MemoryStore:
         self._swept_ms = -1
         self._test_switch = test_switch
         self._append_usage = append_usage
-        self._answers: Results = []
 
     @property
     def is_open(self) -> bool:
@@ -115,7 +114,7 @@ class MemoryStore:
     ) -> Results:
         gateway.heard_ms = self.state.now_ms
         self.desk.caller = name
-        self._answers = self._fetch_inbox(gateway) if gateway.inbox else []
+        self.desk.answers = self._fetch_inbox(gateway) if gateway.inbox else []
         if self._swept_ms != self.state.now_ms:
             self._sweep()
         # Of an adoption nothing may start before all its leases are told: they are in use.
@@ -134,7 +133,7 @@ class MemoryStore:
         if adopts:
             self._dispatch()
             self._swept_ms = -1  # what was told may be overdue already
-        return self._answers
+        return self.desk.answers
 
     @staticmethod
     def _is_expected(gateway: Gateway, call: op.Call) -> bool:
@@ -176,10 +175,8 @@ class MemoryStore:
         if self.is_open:
             self._dispatcher.run()
 
-    def _tell(self, gateway: str, result: op.Result) -> None:
-        if gateway == self.desk.caller:
-            self._answers.append(result)
-        elif gateway in self.gateways:
+    def _post(self, gateway: str, result: op.Result) -> None:
+        if gateway in self.gateways:
             self.gateways[gateway].inbox.append(result)
 
     def _fetch_inbox(self, gateway: Gateway) -> Results:
@@ -316,22 +313,26 @@ class MemoryLedger(LedgerShell):
         rules: Rules | None = None,
         *,
         test_switch: bool = False,
-        append_usage: Callable[[bytes], str] = lambda record: "",
-        recorded: Recorded | None = None,
+        append_usage: Callable[[bytes], None] = lambda record: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(recorded)
+        super().__init__()
         self.store = MemoryStore(
             rules,
             test_switch=test_switch,
             start_ms=time.time_ns() // 1_000_000,
-            append_usage=append_usage,
+            append_usage=self._append,
         )
+        self._append_usage = append_usage
         self._clock = clock
         self._name = secrets.token_hex(4)
         self._seen_ms = int(clock() * 1000)
         self._pending: list[op.Operation] = []
         self._ticking: asyncio.Task[None] | None = None
+
+    def _append(self, record: bytes) -> str:
+        self._append_usage(record)
+        return ""
 
     def _send(self, operation: op.Operation) -> None:
         if not self._pending:
@@ -351,8 +352,6 @@ class MemoryLedger(LedgerShell):
         now_ms = int(self._clock() * 1000)
         elapsed_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
         self._take(self.store.step(self._name, operations, elapsed_ms))
-        if self._records:
-            self._records.clear()  # what was recorded was told just now, or never will be
 
     async def view(self) -> LedgerView:
         self._step()

@@ -17,7 +17,8 @@ from gateway.core.ranking import BATCH_HANDICAP_MS, rank
 from gateway.core.types import ServiceClass, Ticket
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 
-BATCH, INTERACTIVE = ServiceClass.BATCH, ServiceClass.INTERACTIVE
+BATCH: Final = ServiceClass.BATCH  # a member of an enum is slow to look up
+INTERACTIVE: Final = ServiceClass.INTERACTIVE
 
 FlowId = tuple[str, ServiceClass, str]  # pool, class, user
 Owner = tuple[ServiceClass, str]  # class and key, or class and user
@@ -58,7 +59,7 @@ class Entry:
     ) -> None:
         self.ticket: Final = ticket
         self.gateway: Final = gateway
-        self.seq: Final = seq
+        self.seq = seq
         self.arrived_ms: Final = arrived_ms
         self.deadline_ms: Final = deadline_ms
         self.ageing_since_ms = ageing_since_ms
