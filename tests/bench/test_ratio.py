@@ -9,12 +9,13 @@ import sys
 
 import pytest
 
+from gateway import compiled
 from tests.rig.seeding import ROOT
 
-# Of the source as it is; compiled it is a third less. The goal for a request is 6, and not reached
-# (docs/benchmarks.md): these are what both were last, and half as much for a busy machine.
-MOST_PER_REQUEST = 20.0
-MOST_PER_EVENT = 3.0
+# (most per request, most per event). As it is shipped, and as it is written: there the goals do not
+# count, only what it was last (docs/benchmarks.md) and half as much for a busy machine.
+COMPILED = (6.0, 2.2)
+AS_WRITTEN = (20.0, 3.0)
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx, which .ci/run installs")
@@ -29,5 +30,6 @@ def test_a_request_and_an_event_cost_no_more_than_they_did() -> None:
 
     found = re.search(r"([\d.]+) x nginx per request, ([\d.]+) x per event", done.stdout)
     assert found, done.stdout + done.stderr
-    assert float(found[1]) <= MOST_PER_REQUEST, done.stdout
-    assert float(found[2]) <= MOST_PER_EVENT, done.stdout
+    per_request, per_event = COMPILED if compiled.folder().is_dir() else AS_WRITTEN
+    assert float(found[1]) <= per_request, done.stdout
+    assert float(found[2]) <= per_event, done.stdout
