@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from functools import lru_cache
+from typing import Final
 
 from gateway.caller import Caller
 from gateway.core.headers import Headers, first
@@ -18,13 +19,14 @@ from quotas.snapshots import credentials, keyformat
 from quotas.snapshots.directory import KeySnapshot
 
 _END_USER_LENGTH = 128
+_CALLERS = 10_000  # that are remembered
 
 
 # The same few keys come again and again, and OpenSSL takes longer to begin than to hash them.
-_digest = lru_cache(maxsize=4096)(keyformat.digest)
+_digest: Final = lru_cache(maxsize=4096)(keyformat.digest)
 # A batch sends thousands of lines with one credential; its end is looked at each time.
-_read = lru_cache(maxsize=1024)(credentials.read)
-_CLASSES = {one.value: one for one in ServiceClass}
+_read: Final = lru_cache(maxsize=1024)(credentials.read)
+_CLASSES: Final = {one.value: one for one in ServiceClass}
 
 
 def presented(headers: Headers) -> str:
@@ -40,12 +42,29 @@ def presented(headers: Headers) -> str:
     raise NotAuthenticated("Send your key as `Authorization: Bearer …`.", code="missing_api_key")
 
 
+#: Header of a key that always means the same caller -> its digest and that caller.
+_recognised: dict[bytes, tuple[str, Caller]] = {}
+
+
 def recognise(headers: Headers, directory: Directory, secret_key: str) -> Caller | None:
     """Return the caller, or refuse; None where the key has to be looked up."""
+    raw = first(headers, b"authorization") or b""
+    found = _recognised.get(raw)
+    if found is not None:
+        digest, caller = found
+        if directory.trusted(digest) is caller.key and not _is_past(caller.expires_at):
+            return caller
     secret = presented(headers)
     credential, digest = _shown(secret, secret_key)
     key = directory.trusted(digest)
-    return None if key is None else _caller_of(headers, key, credential)
+    if key is None:
+        return None
+    caller = _caller_of(headers, key, credential)
+    if raw and credential is None and not key.end_user_header:
+        if len(_recognised) >= _CALLERS:
+            _recognised.clear()
+        _recognised[raw] = (digest, caller)
+    return caller
 
 
 async def authenticate(headers: Headers, directory: Directory, secret_key: str) -> Caller:
@@ -84,7 +103,6 @@ def _caller_of(
 
 
 _callers: dict[tuple[str, ServiceClass, str, str], Caller] = {}
-_CALLERS = 10_000
 
 
 def _caller(key: KeySnapshot, service_class: ServiceClass, end_user: str, batch_id: str) -> Caller:
@@ -125,8 +143,12 @@ def _check_live(key: KeySnapshot) -> None:
         raise NotAuthenticated("This key was revoked.", code="key_revoked")
     if key.state != "live":
         raise NotAuthenticated("This key is disabled.", code="key_disabled")
-    if key.expires_at is not None and key.expires_at <= time.time():
+    if _is_past(key.expires_at):
         raise NotAuthenticated("This key has expired.", code="key_expired")
+
+
+def _is_past(at: float | None) -> bool:
+    return at is not None and at <= time.time()
 
 
 def _end_user(headers: Headers, key: KeySnapshot) -> str:

@@ -24,8 +24,9 @@ class Caller:
     """The key behind a request, and in which class it stands; the same for all its requests."""
 
     __slots__ = (
-        "_as_batch", "batch_id", "end_user", "expires_at", "identities", "is_counted", "key",
-        "limits", "needs_calendar", "plans", "service_class", "user_id", "ways",
+        "_as_batch", "batch_id", "class_header", "end_user", "expires_at", "identities",
+        "is_counted", "key", "limits", "needs_calendar", "plans", "service_class", "user_id",
+        "ways",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +43,8 @@ class Caller:
         self.end_user = end_user
         self.batch_id = batch_id
         self.expires_at = key.expires_at
+        #: What each answer says of its class.
+        self.class_header = (b"x-fairway-class", service_class.value.encode())
         #: The limits that bind.
         limits = self.limits = key.limits(service_class)
         #: Whose counters it draws on; behind an application key that of the end user.

@@ -20,7 +20,7 @@ from gateway.core.types import Charge
 from quotas.snapshots import counters, windows
 from quotas.snapshots.directory import Limits
 
-UNSTATED_OUTPUT = 4_096
+UNSTATED_OUTPUT: Final = 4_096
 #: Limit -> (what it counts, its window).
 COUNTED: Mapping[str, tuple[str, str]] = {
     "requests_per_minute": ("requests", "minute"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from functools import lru_cache
+from typing import Final
 
 from gateway.caller import Leg
 from gateway.config import Config
@@ -16,7 +17,7 @@ from gateway.services import Services
 from gateway.upstream import target_at
 from quotas.snapshots.sealed import opened
 
-_STREAMS = frozenset({Kind.CHAT, Kind.COMPLETIONS, Kind.RESPONSES, Kind.MESSAGES})
+_STREAMS: Final = frozenset({Kind.CHAT, Kind.COMPLETIONS, Kind.RESPONSES, Kind.MESSAGES})
 PRIORITY_BASE_S = 1 << 32
 # SGLang keeps a metric series for each priority it sees, so there are few of them.
 SGLANG_LEVELS = 8

@@ -22,11 +22,11 @@ from gateway.quota import Known
 from gateway.services import Services
 from quotas.snapshots.directory import PoolSnapshot
 
-PREFILL_PER_S = 500  # tokens; slower than any engine worth its slot
-LONGEST_TOKEN = 256  # characters; no vocabulary has a token for more
+PREFILL_PER_S: Final = 500  # tokens; slower than any engine worth its slot
+LONGEST_TOKEN: Final = 256  # characters; no vocabulary has a token for more
 PATIENCE_MARGIN_S = 2.0  # a refusal must reach a client before it gives up
-_TEXT_LIMIT = 128
-_FINGERPRINT_END = 4096
+_TEXT_LIMIT: Final = 128
+_FINGERPRINT_END: Final = 4096
 _PATIENCE, _PLACE, _REQUEST_ID = "x-stainless-read-timeout", "x-fairway-place", "x-request-id"
 _OF_INTEREST: Final = {
     name.encode(): name for name in (affinity.SESSION_HEADER, _PATIENCE, _PLACE, _REQUEST_ID)

@@ -35,7 +35,7 @@ from quotas.snapshots.directory import Limits
 LONGEST_MINUTE_WAIT_S = 60
 #: The counted limits of a caller, and what the books say was used of those they count.
 Known = tuple[Plan, dict[str, int]]
-_NO_PLAN = Plan(())
+_NO_PLAN: Final = Plan(())
 
 
 class Quota:

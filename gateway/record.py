@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import lru_cache
+from typing import Final
 
 import orjson
 
@@ -14,7 +15,10 @@ from gateway.errors import GatewayError, Stopped
 from gateway.intake import Order
 from gateway.upstream import Closed
 
-SERVED, FAILED = Outcome.SERVED, Outcome.FAILED  # members of an enum are slow to look up
+# Members of an enum are slow to look up.
+SERVED: Final = Outcome.SERVED
+FAILED: Final = Outcome.FAILED
+_WORDS: Final = {one: one.value for one in Outcome}  # to JSON, a member is dearer than its text
 _CODE_LENGTH = 64
 _BROKEN = frozenset({"abort", "error"})  # finish reasons of engines that gave up
 
@@ -115,7 +119,7 @@ class Story:
         first_s = self.first_content_s()
         now_s = client.loop.time()
         rest = {
-            "outcome": outcome,
+            "outcome": _WORDS[outcome],
             "status": self._told_status(),
             "prompt_tokens": prompt_tokens,
             "cached_tokens": usage.cached_tokens if usage else None,

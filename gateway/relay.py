@@ -94,7 +94,7 @@ class Line:
     def _common(self) -> Headers:
         order, grant = self._order, self._story.grant
         headers: Headers = self._quotas.headers()
-        headers.append((b"x-fairway-class", order.caller.service_class.encode()))
+        headers.append(order.caller.class_header)
         if grant is not None:
             headers.append((b"x-fairway-queue-wait-ms", b"%d" % grant.queue_wait_ms))
         if order.asked.dropped:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from gateway import errors
 from gateway.answer import Buffers
@@ -22,11 +22,9 @@ from gateway.fleet.watcher import Watcher
 from gateway.ledger.interface import Ledger, Refused
 from gateway.metrics import Metrics
 from gateway.quota import Quota
+from gateway.stopping import Stops
 from gateway.upstream import Upstream
 from gateway.usage import Outbox
-
-if TYPE_CHECKING:
-    from gateway.stopping import Stops
 
 TICK_S = 0.5
 VIEW_AGE_S = 1.0
@@ -101,7 +99,7 @@ class Lookout:
         return next((one for one in view.queued if one.ticket_id == ticket_id), None)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Services:
     """One of each per process."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import orjson
 import redis.asyncio as redis
@@ -20,7 +21,9 @@ from gateway.authenticate import allows_live
 from gateway.client import Client
 from gateway.core.types import Holding, Standing
 from gateway.errors import BadRequest, Forbidden, MethodNotAllowed, NotFound, Unavailable
-from gateway.services import Services
+
+if TYPE_CHECKING:
+    from gateway.services import Services
 
 CHANNEL = "fairway:stop"
 BODY_LIMIT = 4096

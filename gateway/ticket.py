@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.client import Client
 from gateway.core import affinity, fields
 from gateway.core.types import Ticket
@@ -9,8 +11,8 @@ from gateway.intake import Order
 from gateway.record import Story
 from gateway.services import Services
 
-LONGEST_HOME_WAIT_MS = 2_000
-READ_PER_S = 2_048  # tokens of a prompt, before anything is known of an engine
+LONGEST_HOME_WAIT_MS: Final = 2_000
+READ_PER_S: Final = 2_048  # tokens of a prompt, before anything is known of an engine
 
 
 def ticket_of(services: Services, client: Client, order: Order, story: Story) -> Ticket:

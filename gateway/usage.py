@@ -16,7 +16,7 @@ import logging
 import secrets
 import time
 from collections import Counter, deque
-from typing import Any
+from typing import Any, Final
 
 import redis.asyncio as redis
 from redis.exceptions import RedisError
@@ -36,7 +36,7 @@ LOOK_S = 1.0
 AWAY_S = 1.0
 BATCH = 500
 KEPT_REJECTED = 10_000  # counts of different keys, codes and minutes
-KEPT = 200_000  # records; beyond this the oldest are given up, with an alarm
+KEPT: Final = 200_000  # records; beyond this the oldest are given up, with an alarm
 # One argument for many records (JSON holds no line break) and one answer, the id of the last: for
 # redis-py each further one costs as much as serving a request's bytes.
 APPEND = """

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-SESSION_HEADER = "x-session-id"
-TEXT_LIMIT = 2000  # characters of the first user message that count
+SESSION_HEADER: Final = "x-session-id"
+TEXT_LIMIT: Final = 2000  # characters of the first user message that count
 DIGEST_BYTES = 16
 _UNUSED: Final = blake2b(digest_size=DIGEST_BYTES)  # to copy one takes half as long as to make it
 

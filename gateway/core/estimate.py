@@ -7,13 +7,14 @@ Rule 2: no I/O, no clock; memory is bounded.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Final
 
-FIRST_TOKENS_PER_CHARACTER = 0.3
-FIRST_OUTPUT = 256
-OUTPUT_LIMIT = 512
-TOKENS_PER_IMAGE = 800
-_LEARN = 0.1  # weight of the newest observation in a moving average
-_SESSIONS = 20_000
+FIRST_TOKENS_PER_CHARACTER: Final = 0.3
+FIRST_OUTPUT: Final = 256
+OUTPUT_LIMIT: Final = 512
+TOKENS_PER_IMAGE: Final = 800
+_LEARN: Final = 0.1  # weight of the newest observation in a moving average
+_SESSIONS: Final = 20_000
 
 
 class Estimator:
@@ -27,11 +28,11 @@ class Estimator:
     def prompt_tokens(self, pool: str, characters: int, ids: int = 0, images: int = 0) -> int:
         """Guess the length of a prompt."""
         rate = self._per_character.get(pool, FIRST_TOKENS_PER_CHARACTER)
-        return max(1, round(characters * rate) + ids + images * TOKENS_PER_IMAGE)
+        return max(1, int(characters * rate + 0.5) + ids + images * TOKENS_PER_IMAGE)
 
     def output_tokens(self, user_id: str, pool: str, max_tokens: int | None) -> int:
         """Guess the length of an answer: what was asked, what this flow usually takes, 512."""
-        usual = round(self._output.get((user_id, pool), FIRST_OUTPUT))
+        usual = int(self._output.get((user_id, pool), FIRST_OUTPUT) + 0.5)
         return max(1, min(usual, min(max_tokens or OUTPUT_LIMIT, OUTPUT_LIMIT)))
 
     def cached_tokens(self, session: str) -> int:

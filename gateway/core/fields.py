@@ -19,7 +19,7 @@ from gateway.core.prompt import COMPLETIONS, BadField, Kind, Prompt, Rules
 
 __all__ = ["BadField", "Kind", "Rules"]
 
-ROUTES = {
+ROUTES: Final = {
     "/v1/chat/completions": Kind.CHAT,
     "/v1/completions": Kind.COMPLETIONS,
     "/v1/embeddings": Kind.EMBEDDINGS,
@@ -34,11 +34,11 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-GENERATES = frozenset({Kind.CHAT, Kind.COMPLETIONS, Kind.RESPONSES, Kind.MESSAGES})
+GENERATES: Final = frozenset({Kind.CHAT, Kind.COMPLETIONS, Kind.RESPONSES, Kind.MESSAGES})
 # Routes whose errors have Anthropic's shape.
 MESSAGES_SHAPE = frozenset({Kind.MESSAGES, Kind.COUNT_TOKENS})
 # Routes on which engines take stream_options.include_usage.
-TELLS_USAGE_ON_DEMAND = frozenset({Kind.CHAT, Kind.COMPLETIONS})
+TELLS_USAGE_ON_DEMAND: Final = frozenset({Kind.CHAT, Kind.COMPLETIONS})
 
 _SAMPLING = _names(
     "temperature top_p top_k min_p seed stop frequency_penalty presence_penalty repetition_penalty"
@@ -75,7 +75,7 @@ ALLOWED: dict[Kind, frozenset[str]] = {
     ),
     Kind.COUNT_TOKENS: _names("model messages system tools tool_choice thinking"),
 }
-_MAX_TOKENS_FIELDS = {
+_MAX_TOKENS_FIELDS: Final = {
     Kind.CHAT: ("max_completion_tokens", "max_tokens"),
     Kind.COMPLETIONS: ("max_tokens",),
     Kind.RESPONSES: ("max_output_tokens",),
@@ -88,7 +88,7 @@ NEVER_FROM_CLIENTS = _names(
     " use_beam_search data_parallel_rank stream stream_options extra_body logits_processors"
     " prompt_embeds chat_template mm_processor_kwargs service_tier"
 )
-_COMPLETES = frozenset({Kind.CHAT, Kind.COMPLETIONS})  # several choices may be asked for
+_COMPLETES: Final = frozenset({Kind.CHAT, Kind.COMPLETIONS})  # several choices may be asked for
 _SHOWN_DROPPED = 20
 _SET_ANEW = frozenset({"stream", "stream_options", "service_tier"})
 TIERS = frozenset({"auto", "default", "flex", "priority", "scale", "standard_only"})

@@ -8,6 +8,7 @@ Rule 3: no I/O.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -37,11 +38,11 @@ FORWARDED = frozenset(
         b"x-real-ip",
     )
 )
-TO_ENGINE = frozenset(
+TO_ENGINE: Final = frozenset(
     (b"traceparent", b"tracestate", b"anthropic-version", b"anthropic-beta", b"accept-language")
 )
 # Content-Encoding is not among them: what an engine compresses is decoded on the way.
-_FROM_ENGINE = frozenset((b"content-type", b"content-language", b"openai-processing-ms"))
+_FROM_ENGINE: Final = frozenset((b"content-type", b"content-language", b"openai-processing-ms"))
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
@@ -28,7 +28,9 @@ class Kind(StrEnum):
 
 
 # Members of an enum are slow to look up.
-COMPLETIONS, EMBEDDINGS, RESPONSES = Kind.COMPLETIONS, Kind.EMBEDDINGS, Kind.RESPONSES
+COMPLETIONS: Final = Kind.COMPLETIONS
+EMBEDDINGS: Final = Kind.EMBEDDINGS
+RESPONSES: Final = Kind.RESPONSES
 
 
 class BadField(ValueError):
@@ -49,7 +51,7 @@ class Rules:
     embedding_inputs: int = 2048
 
 
-_PROMPT_FIELD = {
+_PROMPT_FIELD: Final = {
     Kind.CHAT: "messages",
     Kind.COMPLETIONS: "prompt",
     Kind.EMBEDDINGS: "input",
@@ -57,7 +59,7 @@ _PROMPT_FIELD = {
     Kind.MESSAGES: "messages",
     Kind.COUNT_TOKENS: "messages",
 }
-_CONVERSES = frozenset({Kind.CHAT, Kind.MESSAGES, Kind.COUNT_TOKENS})
+_CONVERSES: Final = frozenset({Kind.CHAT, Kind.MESSAGES, Kind.COUNT_TOKENS})
 _NOT_TEXT = frozenset(
     ("type", "id", "role", "detail", "media_type", "format", "name", "call_id", "tool_call_id")
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from gateway.fleet.breaker import Event, of_status
 
 Listener = Callable[[Event | None], None]  # None: the engine said that it is busy
+_SUCCESS: Final = Event.SUCCESS
+_LEAST_ERROR: Final = 400
 
 
 class Activity:
@@ -16,12 +19,13 @@ class Activity:
     that is content (comment lines are not life). Only `began` and `ended` cost more than a store.
     """
 
-    __slots__ = ("_listen", "_prefills", "in_flight", "moved_s", "waiting_since_s")
+    __slots__ = ("_listen", "_prefills", "in_flight", "is_well", "moved_s", "waiting_since_s")
 
     def __init__(self, listen: Listener) -> None:
         self.in_flight = 0
         self.moved_s = 0.0  # when the last content came, on the loop's clock
         self.waiting_since_s = 0.0  # when the replica last went from idle to in flight
+        self.is_well = False  # a success was told last: another one would change nothing
         self._prefills: dict[str, float] = {}
         self._listen = listen
 
@@ -48,15 +52,22 @@ class Activity:
 
     def answered(self, status: int) -> None:
         """Note the status of an answer: busy is no failure, a client's mistake is a success."""
-        self._listen(of_status(status))
+        if status >= _LEAST_ERROR:
+            self._tell(of_status(status))
+        elif not self.is_well:
+            self._tell(_SUCCESS)
 
     def unreachable(self) -> None:
         """Note a connect error, or a reset before the first byte."""
-        self._listen(Event.UNREACHABLE)
+        self._tell(Event.UNREACHABLE)
 
     def failed(self) -> None:
         """Note a stream that broke or ended in an error event of the engine."""
-        self._listen(Event.FAILURE)
+        self._tell(Event.FAILURE)
+
+    def _tell(self, event: Event | None) -> None:
+        self.is_well = event is _SUCCESS
+        self._listen(event)
 
     def longest_prefill_s(self) -> float:
         """Return the longest estimated prefill still going on."""

@@ -133,6 +133,7 @@ class Replica:
     def drain_events(self, now_s: float) -> None:
         """Take in what requests went through since the last call."""
         events, self._heard_events = self._heard_events, []
+        self.activity.is_well = False  # time passes: the next success counts again
         for event in events:
             if event is None:
                 self.busy_until_s = max(self.busy_until_s, now_s + BACK_OFF_S)
