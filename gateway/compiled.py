@@ -29,21 +29,13 @@ HOME = ROOT / "build" / "compiled"
 MODULES = (
     "core/affinity", "core/estimate", "core/events", "core/fields", "core/headers", "core/placing",
     "core/prompt", "core/ranking", "core/sharing", "core/tier", "core/types", "core/usage_reader",
-<<<<<<< HEAD
-    "ledger/batch", "ledger/desk", "ledger/dispatch", "ledger/lines", "ledger/memory",
-    "ledger/operations", "ledger/quota", "ledger/redis", "ledger/shell", "ledger/state",
-    "ledger/waiting", "ledger/wire", "fleet/activity", "fleet/prober", "aftermath", "answer", "app",
-    "arrival", "authenticate", "caller", "charges", "client", "connection", "counters", "directory",
-    "dispatch", "door", "holding", "inbound", "intake", "metrics", "outgoing", "passthrough",
-    "quota", "record", "relay", "request", "retry", "services", "ticket", "upstream", "usage",
-=======
     "ledger/batch", "ledger/desk", "ledger/dispatch", "ledger/interface", "ledger/lines",
     "ledger/memory", "ledger/operations", "ledger/quota", "ledger/redis", "ledger/shell",
-    "ledger/state", "ledger/waiting", "ledger/wire", "fleet/activity", "aftermath", "answer", "app",
-    "arrival", "authenticate", "caller", "charges", "client", "connection", "counters", "dispatch",
-    "door", "inbound", "intake", "metrics", "outgoing", "passthrough", "quota", "record", "relay",
-    "request", "retry", "ticket", "upstream", "usage",
->>>>>>> db733a1642bb7da0456eeda99c79380d443c8cd4
+    "ledger/state", "ledger/waiting", "ledger/wire", "fleet/activity", "fleet/prober", "aftermath",
+    "answer", "app", "arrival", "authenticate", "caller", "charges", "client", "connection",
+    "counters", "directory", "dispatch", "door", "holding", "inbound", "intake", "metrics",
+    "outgoing", "passthrough", "quota", "record", "relay", "request", "retry", "services", "ticket",
+    "upstream", "usage",
 )  # fmt: skip
 #: The shape of a build: raise it when what `build` does changes.
 FORM = "1"
