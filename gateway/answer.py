@@ -70,31 +70,32 @@ class Answer(Receiver):
         names_tier: str,
         counts: tuple[bool, bool] = (False, False),
     ) -> None:
+        # First what each event looks at, so that it lies close together.
+        self.passed = 0  # bytes of the body that came
+        self._decoder: coding.Decoder | None = None
+        self._reader: StreamReader | PlainReader | None = None
+        self.started_s = self.last_live_s = loop.time()
+        self.loop = loop
+        self.activity = activity  # of the replica it comes from
+        self.first_content_s: float | None = None
+        self._keep_chunks = keep_chunks
+        self._client: Client | None = None  # what comes goes straight to it
+        self._size = 0  # of the chunks
+        self.ended = False
         self.call: Call | None = None
         self.status = 0  # 0: no head yet
         self.headers: Headers = []
         self.is_stream = False  # the engine streams events
         self.usage = Usage()  # what the answer has told about itself so far
-        self.ended = False
         self.error: UpstreamError | None = None
-        self.loop = loop
-        self.started_s = self.last_live_s = loop.time()
-        self.first_content_s: float | None = None
         self.is_asked_to_stream = streams
-        self.passed = 0  # bytes of the body that came
-        self.activity = activity  # of the replica it comes from
         self._kind = kind
         self._owner: Owner | None = owner
         self._buffers = buffers
         self._drop_usage = drop_usage
-        self._keep_chunks = keep_chunks
         self._names_tier = names_tier
         self._counts = counts  # along, and each choice apart (usage_reader)
-        self._client: Client | None = None  # what comes goes straight to it
         self._chunks: list[bytes] = []
-        self._size = 0
-        self._reader: StreamReader | PlainReader | None = None
-        self._decoder: coding.Decoder | None = None
 
     # What the call tells
 
@@ -169,8 +170,8 @@ class Answer(Receiver):
 
     def turn(self) -> None:
         """That was all for now."""
-        is_passed_on = self._client is not None and not self._chunks and not self.ended
-        if self._owner is not None and not is_passed_on:
+        is_passed_on = self._client is not None and not self._size and not self.ended
+        if not is_passed_on and self._owner is not None:
             self._owner.pump()
 
     # What the client's side takes
@@ -181,7 +182,7 @@ class Answer(Receiver):
 
     def _pass_on(self, data: bytes) -> None:
         client = self._client
-        if client is None or self._chunks or client.is_slow:
+        if client is None or self._size or client.is_slow:
             self._hold(data)
         else:
             client.write(data)

@@ -33,7 +33,6 @@ class Link(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.peer = ""
-        self.full_since_s: float | None = None  # since when the client takes nothing more
         self.writer: Writer = None  # type: ignore[assignment]  # there before anything is read
 
     @property
@@ -69,8 +68,12 @@ class Client:
     )  # fmt: skip
 
     def __init__(self, link: Link, method: str, target: bytes, headers: Headers) -> None:
-        self._link = link
+        # First what each event looks at, so that it lies close together.
+        self.gone = False
+        self._chunked = False
         self._writer = link.writer
+        self._left: int | None = None  # bytes of the stated length not written yet
+        self._link = link
         self.loop = link.loop
         self.arrived_s = link.loop.time()
         self.arrived_at = time.time()
@@ -83,7 +86,6 @@ class Client:
         self.headers = headers  # names in lower case
         self.minor = 1  # of HTTP/1.x
         self.keeps_alive = True
-        self.gone = False
         self.started = False
         self.finished = False
         self.is_whole = False  # the whole body has come
@@ -94,8 +96,6 @@ class Client:
         self._limit: int | None = None  # of a body that is wanted whole
         self._reader: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
-        self._chunked = False
-        self._left: int | None = None  # bytes of the stated length not written yet
 
     # The request
 
@@ -206,12 +206,12 @@ class Client:
     @property
     def is_slow(self) -> bool:
         """Does the client take what it was sent too slowly for more to be written?"""
-        return self._link.full_since_s is not None
+        return self._writer.full_since_s is not None
 
     @property
     def full_since_s(self) -> float | None:
         """Return since when nothing more could be written, None when it can."""
-        return self._link.full_since_s
+        return self._writer.full_since_s
 
     def head(self, status: int, headers: Headers) -> None:
         """Send status and headers; without a stated length the body goes in chunks."""

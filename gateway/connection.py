@@ -62,10 +62,7 @@ class Receiver:
 class Caller:
     """The call that has the connection."""
 
-    __slots__ = ("receiver",)
-
-    def __init__(self, receiver: Receiver) -> None:
-        self.receiver = receiver
+    __slots__ = ()
 
     def finished(self, connection: Connection, *, reusable: bool) -> None:
         """The answer is whole."""
@@ -80,7 +77,12 @@ class Connection(asyncio.Protocol):
     """One connection; between calls it lies in the pool."""
 
     def __init__(self, outgoing: Outgoing) -> None:
-        self.call: Caller | None = None
+        # First what each event looks at, so that it lies close together: among many streams none of
+        # it is in the cache. For the same reason the call is not asked for its receiver.
+        self._receiver: Receiver | None = None
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self.bytes_seen = False
+        self._call: Caller | None = None
         self._outgoing = outgoing
         self._writer: Writer | None = None
         self.transport: asyncio.Transport | None = None
@@ -90,8 +92,6 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._answered = False  # the final answer's head was seen
         self._until_close = False
-        self.bytes_seen = False
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     # What the event loop calls
 
@@ -101,8 +101,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.bytes_seen = True
-        call = self.call
-        if call is None or self._parser is None:
+        receiver = self._receiver
+        if receiver is None or self._parser is None:
             self.abort()  # an engine that speaks without being asked is not to be trusted
             return
         try:
@@ -110,21 +110,21 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._fail(Broken(f"not HTTP: {error}"))
             self.abort()
-        call.receiver.turn()
+        receiver.turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._parser = None  # it holds this connection as this connection holds it
         if self._writable is not None:
             self._writable.set()
-        call = self.call
-        if call is None:
+        receiver = self._receiver
+        if receiver is None:
             return
         if self._answered and self._until_close and exc is None:
             self._finish(reusable=False)
         else:
             self._fail(Broken(str(exc) if exc else "connection closed early"))
-        call.receiver.turn()
+        receiver.turn()
 
     def pause_writing(self) -> None:
         if self._writable is not None:
@@ -151,12 +151,12 @@ class Connection(asyncio.Protocol):
         for name, _ in self._headers:
             if name in _ENDS:
                 self._until_close = False
-        if self.call is not None:
-            self.call.receiver.head(status, self._headers)
+        if self._receiver is not None:
+            self._receiver.head(status, self._headers)
 
     def on_body(self, body: bytes) -> None:
-        if self.call is not None:
-            self.call.receiver.body(body)
+        if self._receiver is not None:
+            self._receiver.body(body)
 
     def on_message_complete(self) -> None:
         if self._answered and self._parser is not None:
@@ -165,18 +165,24 @@ class Connection(asyncio.Protocol):
     # Ends
 
     def _finish(self, *, reusable: bool) -> None:
-        call, self.call = self.call, None
+        call = self.let_go()
         if call is not None:
             call.finished(self, reusable=reusable and not self.closed)
 
     def _fail(self, error: UpstreamError) -> None:
-        call, self.call = self.call, None
+        call = self.let_go()
         if call is not None:
             call.failed(self, error)
 
-    def start(self, call: Caller, head: bytes) -> None:
+    def let_go(self) -> Caller | None:
+        """Take the call off, which hears nothing from now on."""
+        call = self._call
+        self._call = self._receiver = None
+        return call
+
+    def start(self, call: Caller, receiver: Receiver, head: bytes) -> None:
         """Send a request."""
-        self.call = call
+        self._call, self._receiver = call, receiver
         self.bytes_seen = self._answered = self._until_close = False
         self.write(head)
 

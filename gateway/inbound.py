@@ -98,10 +98,10 @@ class Inbound(Link):
                 self._pause()
 
     def pause_writing(self) -> None:
-        self.full_since_s = self.loop.time()
+        self.writer.full_since_s = self.loop.time()
 
     def resume_writing(self) -> None:
-        self.full_since_s = None
+        self.writer.full_since_s = None
         if self._serving is not None:
             self._serving.room()
 

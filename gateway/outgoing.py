@@ -48,30 +48,35 @@ class Outgoing:
 class Writer:
     """One connection's way out; bytes go in the order in which they were written."""
 
-    __slots__ = ("_held", "_outgoing", "_transport")
+    __slots__ = ("_held", "_more", "_outgoing", "_transport", "full_since_s")
 
     def __init__(self, outgoing: Outgoing, transport: asyncio.Transport) -> None:
         self._outgoing = outgoing
         self._transport = transport
-        self._held: list[bytes] = []
+        self._held = b""
+        self._more: list[bytes] | None = None  # a turn seldom writes a second piece
+        self.full_since_s: float | None = None  # since when the peer takes nothing more
 
     def write(self, data: bytes) -> None:
         """Send bytes at the end of this turn at the latest."""
-        held = self._held
-        held.append(data)
+        if not self._held:
+            self._held = data
+            if len(data) < LARGE:
+                self._outgoing.add(self)
+        elif self._more is None:
+            self._more = [data]
+        else:
+            self._more.append(data)
         if len(data) >= LARGE:
             self.send()
-        elif len(held) == 1:
-            self._outgoing.add(self)
 
     def send(self) -> None:
         """Send what is held now."""
-        held = self._held
-        if not held:
-            return
-        data = held[0] if len(held) == 1 else b"".join(held)
-        held.clear()
-        if not self._transport.is_closing():
+        data, self._held = self._held, b""
+        if self._more is not None:
+            data = b"".join([data, *self._more])
+            self._more = None
+        if data and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
@@ -81,6 +86,6 @@ class Writer:
 
     def abort(self) -> None:
         """Close at once; what is held is lost."""
-        self._held.clear()
+        self._held, self._more = b"", None
         if not self._transport.is_closing():
             self._transport.abort()

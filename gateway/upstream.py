@@ -84,8 +84,8 @@ class Call(Caller):
     """One request on its way; what its owner holds."""
 
     __slots__ = (
-        "_connecting", "_paused", "_reused", "connection", "over", "pool", "ready", "request",
-        "resent", "streamed", "target",
+        "_connecting", "_paused", "_reused", "connection", "over", "pool", "ready", "receiver",
+        "request", "resent", "streamed", "target",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +96,7 @@ class Call(Caller):
         pool: Upstream,
         streamed: bool,  # the body follows by `write`: it cannot be sent twice
     ) -> None:
-        super().__init__(receiver)
+        self.receiver = receiver
         self.target = target
         self.request = request
         self.pool = pool
@@ -117,7 +117,7 @@ class Call(Caller):
             return
         self._reused = True
         self.connection = idle
-        idle.start(self, self.request)
+        idle.start(self, self.receiver, self.request)
 
     async def _connect(self) -> None:
         try:
@@ -132,7 +132,7 @@ class Call(Caller):
             connection.abort()
             return
         self.connection = connection
-        connection.start(self, self.request)
+        connection.start(self, self.receiver, self.request)
         if self.ready is not None:
             self.ready.set()
 
@@ -172,7 +172,7 @@ class Call(Caller):
             self._connecting.cancel()
         if self.connection is not None:
             connection, self.connection = self.connection, None
-            connection.call = None
+            connection.let_go()
             connection.abort()
         self._over(Closed("closed by the gateway"))
         self.receiver.turn()

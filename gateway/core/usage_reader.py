@@ -37,6 +37,7 @@ _ENDED_WELL = frozenset({"completed", "incomplete"})
 class Usage:
     """What an answer told about itself."""
 
+    content_events: int = 0  # events that carried text, tool calls or reasoning
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
@@ -44,7 +45,6 @@ class Usage:
     finish_reason: str = ""
     error_code: str = ""
     error_message: str = ""
-    content_events: int = 0  # events that carried text, tool calls or reasoning
     done: bool = False  # `[DONE]` was seen
     so_far: dict[int, int] | None = None  # tokens of each choice, where the engine counts along
 
@@ -211,8 +211,8 @@ class StreamReader:
     """Bytes of a stream in, bytes for the client out; `usage` fills on the way."""
 
     __slots__ = (
-        "_apart", "_counts_along", "_drop_usage", "_has_count", "_may_skip", "_passed", "_read",
-        "_splitter", "_tier", "chunks", "live", "usage",
+        "_apart", "_counts_along", "_drop_usage", "_has_count", "_is_cut", "_may_skip", "_passed",
+        "_read", "_splitter", "_tier", "chunks", "live", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -225,23 +225,25 @@ class StreamReader:
         counts_along: bool = False,
         counts_apart: bool = False,
     ) -> None:
+        # First what each event looks at, so that it lies close together.
         self.usage = Usage()
-        self.chunks: list[dict[str, Any]] | None = [] if keep_chunks else None
         self.live = False  # something other than comments came with the last bytes
+        self._is_cut = False  # an event has come in part
+        self._may_skip = kind is Kind.CHAT and not keep_chunks and not counts_along
+        self._has_count = False  # the last event held a count that only we asked for
+        self._tier = names_tier  # to be named in each event, "" for none
+        self.chunks: list[dict[str, Any]] | None = [] if keep_chunks else None
         self._splitter = EventSplitter()
         self._read = _READERS.get(kind, read_chunk)
         self._drop_usage = drop_usage
-        self._tier = names_tier  # to be named in each event, "" for none
-        self._counts_along = counts_along  # each event may hold a count that only we asked for
-        self._has_count = False  # the last one did
-        self._may_skip = kind is Kind.CHAT and not keep_chunks and not counts_along
+        self._counts_along = counts_along  # each event may hold such a count
         self._apart = 0 if counts_apart else None  # sum over choices that are counted one by one
         self._passed = 0  # bytes of the incomplete event that were passed on already
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes from the engine and return the bytes the client gets now."""
         text = data.decode("latin-1")
-        if not self._splitter.held and is_one_event(text):
+        if not self._is_cut and is_one_event(text):
             # Almost always so: an engine sends its tokens one by one.
             if not self._is_text(text) and self._look_at(data[6:-2]):
                 return b""
@@ -253,6 +255,7 @@ class StreamReader:
     def _feed(self, data: bytes) -> bytes:
         """Take bytes that are cut in any way."""
         events = self._splitter.feed(data)
+        self._is_cut = self._splitter.held > 0
         self.live = False
         if not (self._drop_usage or self._tier or self._counts_along):
             for event in events:
