@@ -31,18 +31,21 @@ _CLASSES: Final = {one.value: one for one in ServiceClass}
 
 def presented(headers: Headers) -> str:
     """Return the secret of a request, or say that there is none."""
-    raw = first(headers, b"authorization")
-    if raw is not None:
-        scheme, _, secret = raw.decode("latin-1").partition(" ")
-        if scheme.lower() == "bearer" and secret.strip():
-            return secret.strip()
+    if secret := _borne(first(headers, b"authorization") or b""):
+        return secret
     raw = first(headers, b"x-api-key")
     if raw:
         return raw.decode("latin-1").strip()
     raise NotAuthenticated("Send your key as `Authorization: Bearer …`.", code="missing_api_key")
 
 
-#: Header of a key that always means the same caller -> its digest and that caller.
+def _borne(raw: bytes) -> str:
+    """Return the secret in an Authorization header, "" where there is none."""
+    scheme, _, secret = raw.decode("latin-1").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
+
+
+#: Authorization header of a key that means the same caller each time -> its digest and that caller.
 _recognised: dict[bytes, tuple[str, Caller]] = {}
 
 
@@ -60,7 +63,7 @@ def recognise(headers: Headers, directory: Directory, secret_key: str) -> Caller
     if key is None:
         return None
     caller = _caller_of(headers, key, credential)
-    if raw and credential is None and not key.end_user_header:
+    if credential is None and not key.end_user_header and secret == _borne(raw):
         if len(_recognised) >= _CALLERS:
             _recognised.clear()
         _recognised[raw] = (digest, caller)

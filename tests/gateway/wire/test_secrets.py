@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from gateway.authenticate import authenticate
+from gateway.authenticate import authenticate, recognise
 from gateway.caller import Caller
 from gateway.core.types import ServiceClass
 from gateway.directory import Directory
@@ -88,3 +88,18 @@ async def test_a_credential_is_worth_nothing_from_its_end_on(directory: Director
     await asyncio.sleep(max(0.0, credential.expires_at - time.time()))
     with pytest.raises(NotAuthenticated):
         await ask(bearer)
+
+
+def test_a_remembered_header_opens_what_it_bears_and_nothing_else(directory: Directory) -> None:
+    """A caller is remembered by the key's own header, not by another one that came with it."""
+    basic = (b"authorization", b"Basic of-somebody")
+    bearer = (b"authorization", b"Bearer " + GOOD.encode())
+    with_basic = recognise([basic, (b"x-api-key", GOOD.encode())], directory, "x" * 40)
+
+    assert with_basic is not None
+    assert recognise([bearer], directory, "x" * 40) is with_basic
+    assert recognise([bearer], directory, "x" * 40) is with_basic
+    with pytest.raises(NotAuthenticated):
+        recognise([basic], directory, "x" * 40)
+    directory._keys.clear()
+    assert recognise([bearer], directory, "x" * 40) is None, "revoked, or not known for certain"
