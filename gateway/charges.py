@@ -34,7 +34,7 @@ class Counted:
     """One counted limit that binds somebody in one class, until its window ends."""
 
     __slots__ = (
-        "counter", "ends_at_ms", "in_books", "level", "limit", "name", "per",
+        "counter", "ends_at_ms", "headers", "in_books", "level", "limit", "name", "per",
         "service_class", "settles", "unit", "window", "window_name",
     )  # fmt: skip
 
@@ -62,6 +62,12 @@ class Counted:
         #: The name under which the books publish what was used, "" for a minute.
         self.in_books = (
             "" if window is None else counters.field(window.name, service_class, per, identity)
+        )
+        #: Names of the headers that tell its limit, what remains and when it resets.
+        self.headers = (
+            b"x-ratelimit-limit-" + self.unit.encode(),
+            b"x-ratelimit-remaining-" + self.unit.encode(),
+            b"x-ratelimit-reset-" + self.unit.encode(),
         )
 
     def charge(self, amount: int, floor: int = 0) -> Charge:

@@ -7,7 +7,6 @@ admitted or refused, so the header, the card and the gate never differ.
 from __future__ import annotations
 
 import datetime as dt
-import math
 import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -212,7 +211,7 @@ def duration(ms: int) -> str:
         return f"{ms}ms"
     if ms < 60_000:
         return f"{ms / 1000:.3f}".rstrip("0").rstrip(".") + "s"
-    return _long_duration(math.ceil(ms / 1000))
+    return _long_duration(-(-ms // 1000))
 
 
 @lru_cache(maxsize=256)
@@ -222,25 +221,20 @@ def _long_duration(seconds: int) -> str:
     return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s"
 
 
-_HEADERS: Final = {
-    unit: tuple(f"x-ratelimit-{what}-{unit}".encode() for what in ("limit", "remaining", "reset"))
-    for unit in ("requests", "tokens")
-}
-
-
 def headers(limits: tuple[Counted, ...], states: tuple[QuotaState, ...], now_s: float) -> Headers:
     """Return x-ratelimit-*: of several limits on one thing, the one that has least left."""
     found: Headers = []
     for is_tokens in (False, True):
         scarcest, least = -1, 0
-        for number, state in enumerate(states):
+        for number in range(len(states)):
             if limits[number].settles is is_tokens:
+                state = states[number]
                 remaining = max(0, state.limit - state.used)
                 if scarcest < 0 or remaining < least:
                     scarcest, least = number, remaining
         if scarcest >= 0:
             limit, state = limits[scarcest], states[scarcest]
-            of_limit, of_remaining, of_reset = _HEADERS[limit.unit]
+            of_limit, of_remaining, of_reset = limit.headers
             found.append((of_limit, b"%d" % state.limit))
             found.append((of_remaining, b"%d" % least))
             found.append((of_reset, duration(_resets_in_ms(limit, state, now_s)).encode()))

@@ -136,7 +136,7 @@ class Story:
         }
         return b'{"request_id":"%b","arrived_at":"%b",%b,"replica_id":%b,%b' % (
             client.request_id.encode(),
-            stamp(client.arrived_at).encode(),
+            stamp(client.arrived_at),
             order.way.written,
             orjson.dumps(grant.replica_id) if grant else b'""',
             orjson.dumps(rest)[1:],
@@ -165,14 +165,13 @@ def _ms(seconds: float) -> int:
     return int(seconds * 1000 + 0.5)
 
 
-def stamp(at_s: float) -> str:
+def stamp(at_s: float) -> bytes:
     """Return an instant as ISO 8601 in UTC, with microseconds."""
-    microseconds = int(at_s * 1e6)
-    seconds = microseconds // 1_000_000
-    digits = str(1_000_000 + microseconds - seconds * 1_000_000)[1:]  # six, with their zeros
-    return f"{_second(seconds)}.{digits}+00:00"
+    seconds = int(at_s)
+    digits = b"%d" % (1_000_000 + int((at_s - seconds) * 1e6))
+    return b"%b.%b+00:00" % (_second(seconds), digits[1:])  # six, with their zeros
 
 
 @lru_cache(maxsize=64)
-def _second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+def _second(seconds: int) -> bytes:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()

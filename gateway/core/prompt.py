@@ -103,6 +103,8 @@ class Prompt:
             content = message.get("content")
             if isinstance(content, str):
                 self.characters += len(content)
+                if len(message) == 2:
+                    continue  # a role and a text, as most have
             else:
                 self._text(content, f"{name}[{number}].content")
             for extra in ("tool_calls", "arguments", "output", "reasoning_content"):
