@@ -1,7 +1,8 @@
 """Who is calling: reads the key from the headers and finds its snapshot.
 
 Rule 1: a text that cannot be a key costs no look-up. Rule 2: keys are looked up by the SHA-256 of
-the whole text, never compared. Rule 3: no key and no part of one is ever logged.
+the whole text, never compared; what was worked out of a header is remembered in this process alone,
+and asked of the directory each time. Rule 3: no key and no part of one is ever logged.
 """
 
 from __future__ import annotations
