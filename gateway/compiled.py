@@ -9,6 +9,8 @@ so a changed file is never run in the form it had before.
 Rule 2: only `python -m gateway` uses it, before it imports anything else.
 Rule 3: classes of errors stay out (`errors.py`): a compiled subclass of one that is not has no
 class attributes of its own. Nor does a compiled class keep what `cached_property` found.
+Rule 4: nothing is awaited in an `except` or a `finally`: what a compiled coroutine handles while it
+waits becomes the error of any other that ends meanwhile (mypyc keeps one for the whole thread).
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ MODULES = (
     "core/prompt", "core/ranking", "core/sharing", "core/tier", "core/types", "core/usage_reader",
     "ledger/batch", "ledger/desk", "ledger/dispatch", "ledger/interface", "ledger/lines",
     "ledger/memory", "ledger/operations", "ledger/quota", "ledger/redis", "ledger/shell",
-    "ledger/state", "ledger/waiting", "ledger/wire", "fleet/activity", "fleet/prober", "aftermath",
+    "ledger/state", "ledger/waiting", "ledger/wire", "fleet/activity", "aftermath",
     "answer", "app", "arrival", "authenticate", "caller", "charges", "client", "connection",
-    "counters", "directory", "dispatch", "door", "holding", "inbound", "intake", "metrics",
+    "counters", "dispatch", "door", "holding", "inbound", "intake", "metrics",
     "outgoing", "passthrough", "quota", "record", "relay", "request", "retry", "services", "ticket",
     "upstream", "usage",
 )  # fmt: skip

@@ -10,7 +10,6 @@ change things, and one unix connect costs less than a doubt.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from gateway.bell import Bell
 from gateway.client import Client
@@ -109,8 +108,7 @@ class Passthrough:
         finally:
             call.close()
             sending.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ClientGone, TooLarge):
-                await sending
+            sending.add_done_callback(_ended)
             client.on_left = None
 
     def _check_length(self, client: Client) -> None:
@@ -193,6 +191,12 @@ class Passthrough:
                 await bell.wait()
         finally:
             timer.cancel()
+
+
+def _ended(sending: asyncio.Task[None]) -> None:
+    """Look at how a body's sending ended: it was told to the client, or is nobody's any more."""
+    if not sending.cancelled():
+        sending.exception()
 
 
 def _answer_headers(headers: Headers) -> Headers:

@@ -76,6 +76,7 @@ class Outbox:
         self._rejected: Counter[tuple[str, str]] = Counter()
         self._epoch = ""
         self._run_id = ""
+        self._looked_at = 0.0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.given_up = 0
@@ -130,24 +131,29 @@ class Outbox:
         await self._redis.aclose()
 
     async def _run(self) -> None:
-        looked_at = 0.0
-        loop = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._wake.wait()
             self._wake.clear()
             await asyncio.sleep(FLUSH_S)  # so that an engine step's endings go together
-            try:
-                if loop.time() - looked_at >= LOOK_S or not self._epoch:
-                    looked_at = loop.time()
-                    await self._look()
-                await self._flush()
-                await self._flush_rejected()
-            except (RedisError, OSError, TimeoutError) as error:
-                log.warning("usage waits for Redis: %s", type(error).__name__)
-                self._epoch = ""
+            if not await self._deliver():
                 await asyncio.sleep(AWAY_S)
+
+    async def _deliver(self) -> bool:
+        """Bring to Redis what waits; False while it is away."""
+        now_s = asyncio.get_running_loop().time()
+        try:
+            if now_s - self._looked_at >= LOOK_S or not self._epoch:
+                self._looked_at = now_s
+                await self._look()
+            await self._flush()
+            await self._flush_rejected()
+        except (RedisError, OSError, TimeoutError) as error:
+            log.warning("usage waits for Redis: %s", type(error).__name__)
+            self._epoch = ""
+            return False
+        return True
 
     async def _look(self) -> None:
         """Learn what the books have, and notice a Redis that lost its memory."""

@@ -127,13 +127,9 @@ class RedisLedger(LedgerShell):
 
     async def _keep_connected(self) -> None:
         while True:
-            try:
-                self._lost = asyncio.Event()
-                connection = await wire.connect(self._url, self._lost.set)
-                self._run_id = _run_id(await connection.ask("INFO", "server"))
-                await connection.ask("SCRIPT", "LOAD", SCRIPT)
-            except (OSError, hiredis.HiredisError) as error:
-                log.debug("the ledger's store is away: %s", error)
+            self._lost = asyncio.Event()
+            connection = await self._opened()
+            if connection is None:
                 await asyncio.sleep(RECONNECT_S)
                 continue
             self._connection, self._away_since = connection, None
@@ -143,6 +139,17 @@ class RedisLedger(LedgerShell):
             self._connection = None
             self._connected.clear()
             self._away_since = self._loop.time()
+
+    async def _opened(self) -> wire.Connection | None:
+        """Return a new connection to the store, None while it is away."""
+        try:
+            connection = await wire.connect(self._url, self._lost.set)
+            self._run_id = _run_id(await connection.ask("INFO", "server"))
+            await connection.ask("SCRIPT", "LOAD", SCRIPT)
+        except (OSError, hiredis.HiredisError) as error:
+            log.debug("the ledger's store is away: %s", error)
+            return None
+        return connection
 
     async def _listen(self) -> None:
         """Hear that others' calls did something for us: only a hint, the tick would find it."""

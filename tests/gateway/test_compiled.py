@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import re
 import subprocess
@@ -121,3 +122,20 @@ async def test_a_compiled_gateway_answers_as_an_interpreted_one(
     decoding.cancel()
     engine.close()
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("module", compiled.MODULES)
+def test_no_compiled_module_awaits_while_it_handles_an_error(module: str) -> None:
+    """An `except` or a `finally` that waits would lend its error to whatever ends meanwhile."""
+    waits = (ast.Await, ast.AsyncFor, ast.AsyncWith)
+    tried = [
+        node
+        for node in ast.walk(ast.parse((ROOT / "gateway" / f"{module}.py").read_text()))
+        if isinstance(node, ast.Try)
+    ]
+
+    handling = [part for node in tried for part in (*node.handlers, *node.finalbody)]
+
+    assert not [
+        part.lineno for part in handling for one in ast.walk(part) if isinstance(one, waits)
+    ]
