@@ -10,7 +10,6 @@ Rule 3: a stream is whole only with a finish reason and without an error; `[DONE
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -33,20 +32,26 @@ _USAGE_MEMBER = re.compile(rb',\s*"usage"\s*:\s*\{(?:[^{}]|\{[^{}]*\})*\}')
 _ENDED_WELL = frozenset({"completed", "incomplete"})
 
 
-@dataclass(slots=True)
 class Usage:
     """What an answer told about itself."""
 
-    content_events: int = 0  # events that carried text, tool calls or reasoning
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    completion_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    finish_reason: str = ""
-    error_code: str = ""
-    error_message: str = ""
-    done: bool = False  # `[DONE]` was seen
-    so_far: dict[int, int] | None = None  # tokens of each choice, where the engine counts along
+    __slots__ = (
+        "cached_tokens", "completion_tokens", "content_events", "done", "error_code",
+        "error_message", "finish_reason", "prompt_tokens", "reasoning_tokens", "so_far",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.content_events = 0  # events that carried text, tool calls or reasoning
+        self.prompt_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.completion_tokens: int | None = None
+        self.reasoning_tokens: int | None = None
+        self.finish_reason = ""
+        self.error_code = ""
+        self.error_message = ""
+        self.done = False  # `[DONE]` was seen
+        #: Tokens of each choice, where the engine counts along.
+        self.so_far: dict[int, int] | None = None
 
     @property
     def relayed(self) -> int:

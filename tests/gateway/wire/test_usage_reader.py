@@ -227,9 +227,10 @@ CHUNKS = st.fixed_dictionaries(
 def test_what_is_seen_without_parsing_is_what_parsing_finds(chunk: dict[str, Any]) -> None:
     """A chunk known by its bytes as text alone is one event of content and tells nothing else."""
     if is_only_text(orjson.dumps(chunk).decode("latin-1")):
-        found = Usage()
+        found, wanted = Usage(), Usage()
+        wanted.content_events = 1
         read_chunk(found, chunk)
-        assert found == Usage(content_events=1)
+        assert all(getattr(found, one) == getattr(wanted, one) for one in Usage.__slots__)
 
 
 def test_a_token_of_text_is_not_parsed() -> None:
