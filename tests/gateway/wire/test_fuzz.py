@@ -105,7 +105,8 @@ def test_mangled_requests_leave_the_gateway_whole(stage: Stage, count: int) -> N
     secret = stage.books.key("mangler", in_flight=4)
     key = f"k{len(stage.books.keys)}"
     dice = random.Random(31)
-    body = json.dumps(chat("[mark:fuzz/1] x", max_tokens=1)).encode()
+    mark = f"fuzz{count}/1"
+    body = json.dumps(chat(f"[mark:{mark}] x", max_tokens=1)).encode()
     good = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {secret}\r\n"
         f"content-length: {len(body)}\r\n\r\n"
@@ -126,7 +127,7 @@ def test_mangled_requests_leave_the_gateway_whole(stage: Stage, count: int) -> N
             link.close()
 
     stage.gateway.wait_settled()
-    records = [r for r in stage.witness.records() if "fuzz/1" in r.body]
+    records = [r for r in stage.witness.records() if mark in r.body]
     ids = {dict(r.headers)["x-request-id"] for r in records}
     assert len(ids) == len(records)
     assert all(set(r.json) <= ALLOWED[Kind.CHAT] | SET_BY_US for r in records)
