@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
@@ -36,25 +37,25 @@ class Link(asyncio.Protocol):
         self.writer: Writer = None  # type: ignore[assignment]  # there before anything is read
 
     @property
+    @abstractmethod
     def is_closing(self) -> bool:
         """Is this the last answer on this connection?"""
-        raise NotImplementedError
 
+    @abstractmethod
     def date(self) -> bytes:
         """Return the Date header."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abort(self) -> None:
         """Close without a proper end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wants_body(self) -> None:
         """Somebody reads the body now, so it has to come on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answered(self) -> None:
         """The answer is complete."""
-        raise NotImplementedError
 
 
 class Client:

@@ -7,6 +7,7 @@ Rule 2: whoever speaks without being asked, or does not speak HTTP, is cut.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import cast
 
 import httptools
@@ -33,44 +34,44 @@ class Closed(UpstreamError):
 
 
 # Base classes and not protocols: a call on a class that is known costs a tenth, compiled.
-class Receiver:
+class Receiver(ABC):
     """Who takes an answer: notes what came, and acts on it at `turn`, when that was all for now."""
 
     __slots__ = ()
 
+    @abstractmethod
     def head(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Status and headers came."""
-        raise NotImplementedError
 
+    @abstractmethod
     def body(self, data: bytes) -> None:
         """Bytes of the body came."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self) -> None:
         """The answer is complete as HTTP."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lost(self, error: UpstreamError) -> None:
         """The answer broke off, or never began."""
-        raise NotImplementedError
 
+    @abstractmethod
     def turn(self) -> None:
         """That was all for now."""
-        raise NotImplementedError
 
 
-class Caller:
+class Caller(ABC):
     """The call that has the connection."""
 
     __slots__ = ()
 
+    @abstractmethod
     def finished(self, connection: Connection, *, reusable: bool) -> None:
         """The answer is whole."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failed(self, connection: Connection, error: UpstreamError) -> None:
         """The connection broke."""
-        raise NotImplementedError
 
 
 class Connection(asyncio.Protocol):
