@@ -1,7 +1,8 @@
 """Gets every usage record into the books' stream, and keeps it until the books have it.
 
 Rule 1: a record is kept in memory until the position published by the usage writer has passed it;
-Redis losing its memory costs a second copy, never the row.
+Redis losing its memory costs a second copy, never the row. Each append tells that position too: at
+20,000 requests a second what a second keeps is 15 MB.
 Rule 2: (request id, arrived_at) makes a second copy harmless, so when in doubt append again.
 Rule 3: with the Redis ledger a release appends its record itself, in the same atomic step; then
 only the copy is kept here.
@@ -44,7 +45,7 @@ local id
 for record in string.gmatch(ARGV[2], '[^\\n]+') do
   id = redis.call('XADD', KEYS[1], '*', ARGV[1], record)
 end
-return id
+return {id, redis.call('GET', KEYS[2])}
 """
 ENSURE_EPOCH = "return redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET') or ARGV[1]"
 
@@ -53,12 +54,14 @@ log = logging.getLogger("fairway.usage")
 Position = tuple[int, int]
 
 
-class _Kept:
-    __slots__ = ("record", "stream_id")
+class _Appended:
+    """Records that went to the stream together, and where the last of them lies."""
 
-    def __init__(self, record: bytes, stream_id: Position | None) -> None:
-        self.record = record
-        self.stream_id = stream_id  # None: not appended yet
+    __slots__ = ("last", "records")
+
+    def __init__(self, records: list[bytes], last: Position) -> None:
+        self.records = records
+        self.last = last
 
 
 def _position(stream_id: str) -> Position:
@@ -71,8 +74,10 @@ class Outbox:
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
-        self._pending: deque[_Kept] = deque()
-        self._appended: deque[_Kept] = deque()
+        self._pending: deque[bytes] = deque()
+        self._under_way: list[bytes] = []  # being appended
+        self._appended: deque[_Appended] = deque()
+        self._in_stream = 0  # records of all that is appended
         self._rejected: Counter[tuple[str, str]] = Counter()
         self._epoch = ""
         self._run_id = ""
@@ -83,18 +88,23 @@ class Outbox:
 
     def append(self, record: bytes) -> None:
         """Take a record to be appended."""
-        self._pending.append(_Kept(record, None))
+        self._pending.append(record)
         self._wake.set()
-        if len(self._pending) + len(self._appended) > KEPT:
-            (self._appended or self._pending).popleft()
-            self.given_up += 1
+        if self.waiting > KEPT:
+            self._give_up_oldest()
 
     def keep(self, record: bytes, stream_id: str) -> None:
         """Take a copy of a record that the ledger has appended."""
-        self._appended.append(_Kept(record, _position(stream_id)))
+        position = _position(stream_id)
+        latest = self._appended[-1] if self._appended else None
+        if latest is not None and latest.last[0] == position[0]:  # in one millisecond: one step
+            latest.records.append(record)
+            latest.last = position
+        else:
+            self._appended.append(_Appended([record], position))
+        self._in_stream += 1
         if self.waiting > KEPT:
-            self._appended.popleft()
-            self.given_up += 1
+            self._give_up_oldest()
 
     def rejected(self, key_id: str, code: str) -> None:
         """Count a request that was turned away at the door: no record, only a number."""
@@ -109,7 +119,11 @@ class Outbox:
     @property
     def waiting(self) -> int:
         """Records that are not known to be in the books."""
-        return len(self._pending) + len(self._appended)
+        return len(self._pending) + len(self._under_way) + self._in_stream
+
+    @property
+    def _has_undelivered(self) -> bool:
+        return bool(self._under_way or self._pending)
 
     async def start(self) -> None:
         """Begin to deliver."""
@@ -121,13 +135,14 @@ class Outbox:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
-                while self._pending:
+                while self._has_undelivered:
                     self._wake.set()
                     await asyncio.sleep(0.02)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        if self._pending:
-            log.error("%d usage records could not be delivered", len(self._pending))
+        if self._has_undelivered:
+            count = len(self._under_way) + len(self._pending)
+            log.error("%d usage records could not be delivered", count)
         await self._redis.aclose()
 
     async def _run(self) -> None:
@@ -165,8 +180,10 @@ class Outbox:
         if self._epoch != epoch or self._run_id != run_id:
             if self._run_id:
                 # A restart from an older file keeps the epoch but may have lost the last entries.
-                self._pending.extendleft(reversed(self._appended))
+                again = [record for together in self._appended for record in together.records]
+                self._pending.extendleft(reversed(again))
                 self._appended.clear()
+                self._in_stream = 0
             self._epoch, self._run_id = epoch, run_id
         self._forget(written)
 
@@ -177,8 +194,17 @@ class Outbox:
         if position[:2] != [self._epoch, self._run_id]:
             return
         passed = _position(position[2])
-        while self._appended and (self._appended[0].stream_id or (0, 0)) <= passed:
-            self._appended.popleft()
+        while self._appended and self._appended[0].last <= passed:
+            self._in_stream -= len(self._appended.popleft().records)
+
+    def _give_up_oldest(self) -> None:
+        if self._appended:  # these lie in the stream at least
+            count = len(self._appended.popleft().records)
+            self._in_stream -= count
+            self.given_up += count
+        else:
+            self._pending.popleft()
+            self.given_up += 1
 
     async def _flush_rejected(self) -> None:
         counts, self._rejected = self._rejected, Counter()
@@ -197,14 +223,17 @@ class Outbox:
             raise
 
     async def _flush(self) -> None:
-        while self._pending:
-            part = [self._pending[i] for i in range(min(BATCH, len(self._pending)))]
+        while self._has_undelivered:
+            if not self._under_way:
+                count = min(BATCH, len(self._pending))
+                self._under_way = [self._pending.popleft() for _ in range(count)]
             async with asyncio.timeout(5):
-                last: Any = await self._redis.eval(
-                    APPEND, 1, STREAM, FIELD, b"\n".join([kept.record for kept in part])
+                answer: Any = await self._redis.eval(
+                    APPEND, 2, STREAM, WRITTEN, FIELD, b"\n".join(self._under_way)
                 )
             # What is in the books up to the last of them is in the books up to each of them.
-            position = _position(last.decode())
-            for kept in part:
-                kept.stream_id = position
-                self._appended.append(self._pending.popleft())
+            last, written = answer
+            self._appended.append(_Appended(self._under_way, _position(last.decode())))
+            self._in_stream += len(self._under_way)
+            self._under_way = []
+            self._forget(written)
