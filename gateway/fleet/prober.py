@@ -36,7 +36,6 @@ log = logging.getLogger("fairway.fleet")
 
 INTERVAL_S = 2.0
 TIMEOUT_S = 2.0
-BACK_OFF_CHECK_S = 0.25
 ABSENT_S = 60.0  # a page that was not there may have been missing for a moment only
 
 
@@ -141,8 +140,17 @@ class Fleet:
         """Judge at once what requests just went through, instead of at the next probe."""
         replica = self._replicas.get(replica_id)
         if replica is not None:
-            replica.drain_events(self._clock())
+            self._hear(replica)
             self._tell(replica)
+
+    def _hear(self, replica: Replica) -> None:
+        """Take in what its requests went through; one that wants a pause is judged again after."""
+        before, now_s = replica.back_off, self._clock()
+        replica.drain_events(now_s)
+        if replica.back_off.until_s > before.until_s:
+            pause_s = replica.back_off.left_s(now_s) * random.uniform(1, 1.25)  # noqa: S311 (jitter)
+            name = replica.snapshot.replica_id
+            asyncio.get_running_loop().call_later(pause_s, self.noticed, name)
 
     # Lingering
 
@@ -210,16 +218,7 @@ class Fleet:
             except Exception:
                 # A fault of ours in judging one replica must not blind the gateway to it.
                 log.exception("probe of %s failed", replica.snapshot.name)
-            await self._rest(replica, began_s + self._interval_s)
-
-    async def _rest(self, replica: Replica, until_s: float) -> None:
-        """Sleep until the next probe, but end a back-off when its time is up."""
-        while (left_s := until_s - self._clock()) > 0:
-            backing_off = self._clock() < replica.busy_until_s
-            step_s = BACK_OFF_CHECK_S * random.uniform(0.5, 1.5) if backing_off else left_s  # noqa: S311 (jitter)
-            await asyncio.sleep(min(left_s, step_s))
-            if backing_off:
-                self._tell(replica)
+            await asyncio.sleep(max(0.0, began_s + self._interval_s - self._clock()))
 
     async def _look(self, replica: Replica, engine: Engine) -> None:
         replica.refused_address = await self._refused(replica.snapshot.url)
@@ -227,6 +226,7 @@ class Fleet:
             await asyncio.gather(self._health(replica, engine), self._numbers(replica, engine))
             if replica.facts is None and replica.probes.condition is Condition.UP:
                 await self._facts(replica, engine)
+        self._hear(replica)
         if replica.watch(self._clock()):
             log.error("%s holds requests but makes no progress", replica.snapshot.name)
         self._tell(replica)

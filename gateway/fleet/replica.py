@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gateway.engines.base import UNKNOWN, EngineFacts, EngineReading, Health
 from gateway.fleet.activity import Activity
+from gateway.fleet.backoff import BackOff
 from gateway.fleet.brake import Brake
 from gateway.fleet.breaker import Breaker, Event, State
 from gateway.fleet.health import Condition, Probes
@@ -23,7 +24,6 @@ STALE_S = 15.0  # older numbers are unknown
 FLOWING_S = 4.0  # content this fresh proves life
 STALL_S = 50.0
 STALL_PREFILLS = 3.0
-BACK_OFF_S = 1.0
 FULL_CACHE = 0.95
 
 
@@ -54,7 +54,7 @@ class Replica:
         self.metrics_silent = False
         # Pages this engine does not have, and when to ask again: at once when it is new.
         self.absent: dict[str, float] = {}
-        self.busy_until_s = 0.0
+        self.back_off = BackOff()
         self.hold: tuple[float, str] | None = None  # until when (Unix seconds) and why
         self.foreign: int | None = None  # requests in the engine that are not ours
         self.refused_address = ""
@@ -136,9 +136,11 @@ class Replica:
         self.activity.is_well = False  # time passes: the next success counts again
         for event in events:
             if event is None:
-                self.busy_until_s = max(self.busy_until_s, now_s + BACK_OFF_S)
-            else:
-                self.on(event, now_s)
+                self.back_off = self.back_off.after_busy(now_s)
+                continue
+            if event is Event.SUCCESS:
+                self.back_off = self.back_off.after_success()
+            self.on(event, now_s)
 
     def on(self, event: Event, now_s: float) -> None:
         """Let the breaker judge an event."""
@@ -146,7 +148,6 @@ class Replica:
 
     def watch(self, now_s: float) -> bool:
         """Return True when this replica has just been found stalled: work, and no progress."""
-        self.drain_events(now_s)
         active = self.activity
         if active.in_flight == 0:
             return False
@@ -169,7 +170,7 @@ class Replica:
             and breaker.state is not State.OPEN
             and self.reading.sleeping is not True
             and not self.refused_address
-            and now_s >= self.busy_until_s
+            and not self.back_off.left_s(now_s)
             and self.hold is None
         )
         # Half open: a single request may try, so the ledger sees one slot.
@@ -205,7 +206,7 @@ class Replica:
             (self.reading.sleeping is True, "asleep"),
             (self.hold is not None, "measuring"),
             (self.breaker.at(now_s).state is not State.CLOSED, "suspect"),
-            (self.metrics_silent or now_s < self.busy_until_s, "busy"),
+            (self.metrics_silent or self.back_off.left_s(now_s) > 0, "busy"),
         )
         return next((word for case, word in cases if case), "up")
 

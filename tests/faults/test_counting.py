@@ -22,7 +22,7 @@ from tests.rig.witness import Record, Witness
 pytestmark = pytest.mark.fault
 AT_ONCE = 24
 HEARD_LATE = 3  # tokens an engine may make before it hears of a hang-up
-# Each "busy" keeps everybody from the only engine for a second or two: enough of them is enough.
+# Each "busy" keeps everybody from the only engine for a moment: enough of them is enough.
 BUSY = {"fail_status": 503, "fail_share": 0.5, "fail_first": 25}
 CLOSES_ON_REUSE = 0.05  # of the requests on a kept connection, which are then sent again
 

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from gateway.engines.base import EngineReading, Health
+from gateway.fleet.backoff import LONGEST_S, BackOff
 from gateway.fleet.brake import Brake
 from gateway.fleet.breaker import FAILURES_TO_OPEN, Breaker, Event, State, of_status
 from gateway.fleet.health import Condition, Probes
@@ -139,6 +140,22 @@ def test_busy_never_opens_a_breaker(status: int) -> None:
     An engine that says "busy" is alive: it is neither a failure nor a success.
     """
     assert of_status(status) is None
+
+
+def test_a_busy_replica_is_asked_again_soon_and_then_less_often() -> None:
+    """
+    The first pause is a quarter of a second and each further one twice as long, to a limit; an
+    answer makes the next one short again, and what was refused together counts once.
+    """
+    back_off, now_s, pauses_s = BackOff(), 100.0, []
+    for _ in range(5):
+        back_off = back_off.after_busy(now_s)
+        assert back_off.after_busy(now_s + 0.01) == back_off
+        pauses_s.append(back_off.left_s(now_s))
+        now_s = back_off.until_s
+    assert pauses_s == [0.25, 0.5, 1.0, LONGEST_S, LONGEST_S]
+
+    assert back_off.after_success().after_busy(now_s).left_s(now_s) == 0.25
 
 
 @pytest.mark.parametrize(
