@@ -31,9 +31,9 @@ HOME = ROOT / "build" / "compiled"
 MODULES = (
     "core/affinity", "core/estimate", "core/events", "core/fields", "core/headers", "core/placing",
     "core/prompt", "core/ranking", "core/sharing", "core/tier", "core/types", "core/usage_reader",
-    "ledger/batch", "ledger/desk", "ledger/dispatch", "ledger/interface", "ledger/lines",
-    "ledger/memory", "ledger/operations", "ledger/quota", "ledger/redis", "ledger/shell",
-    "ledger/state", "ledger/waiting", "ledger/wire", "fleet/activity", "aftermath",
+    "ledger/batch", "ledger/desk", "ledger/dispatch", "ledger/homes", "ledger/interface",
+    "ledger/lines", "ledger/memory", "ledger/operations", "ledger/quota", "ledger/redis",
+    "ledger/shell", "ledger/state", "ledger/waiting", "ledger/wire", "fleet/activity", "aftermath",
     "answer", "app", "arrival", "authenticate", "caller", "charges", "client", "connection",
     "counters", "dispatch", "door", "holding", "inbound", "intake", "metrics",
     "outgoing", "passthrough", "quota", "record", "relay", "request", "retry", "services", "ticket",

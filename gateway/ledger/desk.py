@@ -13,6 +13,7 @@ from gateway.core import ranking, sharing
 from gateway.core.placing import Replica
 from gateway.core.types import Charge, Outcome, Ticket
 from gateway.ledger import operations as op
+from gateway.ledger.homes import Homes
 from gateway.ledger.places import Places
 from gateway.ledger.quota import Quotas
 from gateway.ledger.state import BATCH, INTERACTIVE, Entry, FlowId, LedgerState, add
@@ -37,8 +38,7 @@ class Desk:
         self.answers: list[op.Result] = []  # to the caller
         self.places = Places()
         self.quotas = Quotas()
-        self.bindings: dict[str, tuple[str, str, int]] = {}  # session -> replica, incarnation, end
-        self.incarnations: dict[str, str] = {}
+        self.homes = Homes()
         #: Starts a new ticket that nobody stands before; wired to the dispatcher by the store.
         self.start_at_once: Callable[[Entry], bool] = lambda entry: False
         self._post = post
@@ -204,7 +204,9 @@ class Desk:
                 state.hold_average.get(kind), state.now_ms - entry.started_ms, HOLD_WEIGHT
             )
             if ticket.session:
-                self._bind(entry)
+                # Where it was served its cache is now; that moves the session, too.
+                end_ms = state.now_ms + state.rules.binding_ms
+                self.homes.bind(ticket.session, entry.replica_id, end_ms)
         if ticket.charges:
             self.quotas.settle(ticket.charges, release.tokens, state.now_ms)
         state.unhold(entry)
@@ -288,24 +290,9 @@ class Desk:
         name, since = entry.ticket.ticket_id, entry.ageing_since_ms
         self._tell(entry.gateway, op.Queued(name, entry.seq, entry.arrived_ms, since))
 
-    # Affinity
-
     def home(self, entry: Entry) -> str:
         """Return the replica the entry's session is bound to, "" when it is bound to none."""
-        bound = self.bindings.get(entry.ticket.session)
-        if bound is None:
-            return ""
-        replica_id, incarnation, end_ms = bound
-        if end_ms <= self.state.now_ms or self.incarnations.get(replica_id, "") != incarnation:
-            return ""
-        return replica_id
-
-    def _bind(self, entry: Entry) -> None:
-        """Remember where the session's cache is now; a success elsewhere moves it there."""
-        replica_id = entry.replica_id
-        end_ms = self.state.now_ms + self.state.rules.binding_ms
-        incarnation = self.incarnations.get(replica_id, "")
-        self.bindings[entry.ticket.session] = (replica_id, incarnation, end_ms)
+        return self.homes.of(entry.ticket.session, self.state.now_ms)
 
     # Adoption
 

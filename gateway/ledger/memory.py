@@ -188,12 +188,10 @@ class MemoryStore:
         return waiting
 
     def homes(self) -> dict[str, str]:
-        """Return the replica each session is bound to."""
-        return {
-            session: replica_id
-            for session, (replica_id, _, end_ms) in self.desk.bindings.items()
-            if end_ms > self.state.now_ms
-        }
+        """Return the replica that each session with a request here is bound to."""
+        state, homes = self.state, self.desk.homes
+        sessions = {entry.ticket.session for entry in state.entries.values()}
+        return {one: home for one in sessions if (home := homes.of(one, state.now_ms))}
 
     # Time
 
@@ -356,7 +354,7 @@ class MemoryLedger(LedgerShell):
     async def view(self) -> LedgerView:
         self._step()
         # Looking ahead costs a second with a full queue; streams must not wait for it.
-        twin, homes = forecast.copy(self.store.state), dict(self.store.homes())
+        twin, homes = forecast.copy(self.store.state), self.store.homes()
         return await asyncio.to_thread(forecast.view, twin, homes, is_open=self.store.is_open)
 
     async def glance(self) -> LedgerView:

@@ -95,7 +95,7 @@ class Registry:
             return
         self.seen[(seen.replica_id, gateway)] = (seen.accepts, seen.slots, seen.affine)
         if seen.incarnation:
-            self._desk.incarnations[seen.replica_id] = seen.incarnation
+            self._desk.homes.incarnations[seen.replica_id] = seen.incarnation
         self.refresh()
 
     def forget_gateway(self, gateway: str) -> None:

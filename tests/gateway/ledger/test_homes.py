@@ -15,6 +15,7 @@ import pytest
 
 from gateway.core.affinity import rendezvous
 from gateway.core.types import Outcome, ServiceClass, Ticket
+from gateway.ledger import homes as memory
 from gateway.ledger import operations as op
 from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
 from tests.gateway.ledger.stores import Driver, LuaStore, MemoryTwin
@@ -189,3 +190,25 @@ def test_a_hot_session_spills_at_the_bound(homes: Homes) -> None:
         homes.end(next(iter(homes.running)))
         homes.advance(2_001)
     assert not homes.waiting
+
+
+def test_a_session_has_its_home_until_many_others_were_served_after_it() -> None:
+    """Who comes again stays; who was served before `KEPT` others may be forgotten."""
+    book = memory.Homes()
+    book.bind("often", "a", 1_000)
+    book.bind("once", "a", 1_000)
+    for number in range(2 * memory.KEPT):
+        assert number >= memory.KEPT or book.of("once", 0) == "a"
+        book.bind(f"s{number}", "b", 1_000)
+        if number % memory.KEPT == memory.KEPT // 2:
+            book.bind("often", "a", 1_000)
+    assert (book.of("often", 0), book.of("often", 1_000), book.of("once", 0)) == ("a", "", "")
+
+
+def test_conversations_without_end_fill_no_memory() -> None:
+    """However many sessions there were, twice `KEPT` are remembered at most."""
+    book = memory.Homes()
+    for number in range(5 * memory.KEPT):
+        book.bind(f"s{number}", "a", 1_000)
+    assert len(book._latest) + len(book._before) <= 2 * memory.KEPT
+    assert book.of(f"s{number}", 0) == "a"
