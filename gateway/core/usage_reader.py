@@ -144,7 +144,9 @@ def read_chunk(usage: Usage, chunk: dict[str, Any]) -> None:
 # What nearly every event of a chat is: one choice, some text, nothing else that is read here.
 # Inside a text quotes are escaped, so these bytes can only be members.
 _DELTA: Final = '"delta"'
-_TEXT: Final = '"delta":{"content":"'
+_TEXTS: Final = (
+    '"delta":{"content":"', '"delta":{"reasoning_content":"', '"delta":{"reasoning":"',
+)  # fmt: skip
 _GOES_ON: Final = '"finish_reason":null'
 
 
@@ -155,16 +157,25 @@ def is_only_text(chunk: str) -> bool:
     time that bytes take.
     """
     at = chunk.find(_DELTA)
-    begin = at + len(_TEXT)
+    if at < 0:
+        return False
+    begin = _begin_of_text(chunk, at)
     return (
-        at >= 0
-        and chunk.find(_TEXT, at) == at
+        begin > 0
         and chunk.find('"', begin) > begin  # not an empty text
         and chunk.find(_GOES_ON, begin) > 0
         and chunk.find(_DELTA, begin) < 0
         and '"usage"' not in chunk
         and '"error"' not in chunk
     )
+
+
+def _begin_of_text(chunk: str, at: int) -> int:
+    """Return where the text of the delta begins, 0 when something else comes first."""
+    for opening in _TEXTS:
+        if chunk.find(opening, at) == at:
+            return at + len(opening)
+    return 0
 
 
 def is_one_event(text: str) -> bool:

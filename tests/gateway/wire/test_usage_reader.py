@@ -205,9 +205,13 @@ def test_plain_usage_is_found_in_answers_of_any_size(size: int) -> None:
 TEXTS = st.sampled_from(
     ["", "word ", '"usage"', '"error":', '"delta":{"content":"', '\\"finish_reason":null', "\u00e9"]
 )
-DELTAS = st.fixed_dictionaries(
-    {"content": TEXTS},
-    optional={"tool_calls": st.just([{"index": 0}]), "reasoning_content": TEXTS},
+NAMES = ("content", "reasoning_content", "reasoning", "tool_calls")
+MEMBERS: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(NAMES, TEXTS),
+    "tool_calls": st.just([{"index": 0}]),
+}
+DELTAS = st.lists(st.sampled_from(NAMES), unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: MEMBERS[name] for name in names})
 )
 CHOICES = st.fixed_dictionaries(
     {"delta": DELTAS, "finish_reason": st.sampled_from([None, None, "stop"])}
@@ -233,6 +237,8 @@ def test_what_is_seen_without_parsing_is_what_parsing_finds(chunk: dict[str, Any
         assert all(getattr(found, one) == getattr(wanted, one) for one in Usage.__slots__)
 
 
-def test_a_token_of_text_is_not_parsed() -> None:
-    """What engines send most, a choice with text, is known by its bytes."""
-    assert is_only_text(orjson.dumps(said("word")).decode("latin-1"))
+@pytest.mark.parametrize("name", [b"content", b"reasoning_content", b"reasoning"])
+def test_a_token_of_text_is_not_parsed(name: bytes) -> None:
+    """What engines send most, a choice with text or thought, is known by its bytes."""
+    chunk = orjson.dumps(said("word")).replace(b"content", name)
+    assert is_only_text(chunk.decode("latin-1"))
