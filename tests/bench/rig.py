@@ -8,6 +8,7 @@ otherwise.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -155,7 +156,9 @@ class Load(asyncio.Protocol):
 
     made = 0
 
-    def __init__(self, request: bytes, counts: Counts, is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self, request: Callable[[], bytes], counts: Counts, is_over: Callable[[], bool]
+    ) -> None:
         self._request, self._counts, self._is_over = request, counts, is_over
         self.transport: asyncio.Transport | None = None
         self.done = asyncio.get_running_loop().create_future()
@@ -184,7 +187,7 @@ class Load(asyncio.Protocol):
             return
         self._began, self._size, self._wanted = time.perf_counter(), 0, -1
         self._tail = b""
-        self.transport.write(self._request)
+        self.transport.write(self._request())
 
     def data_received(self, data: bytes) -> None:
         if self._wanted < 0:
@@ -244,19 +247,27 @@ def request(
     return head.encode() + body
 
 
+def of_strangers(raw: bytes) -> Callable[[], bytes]:
+    """Return what makes requests like this one, each the first of a conversation of its own."""
+    before, words, after = raw.partition(b"word word word word ")
+    numbers = itertools.count()
+    return lambda: before + b"%0*d" % (len(words), next(numbers)) + after
+
+
 @asynccontextmanager
 async def under_load(
-    port: int, raw: bytes, connections: int, *, apart_s: float = 0.0
+    port: int, raw: bytes | Callable[[], bytes], connections: int, *, apart_s: float = 0.0
 ) -> AsyncIterator[Counts]:
     """Keep `connections` busy meanwhile; each begins `apart_s` after the one before.
 
     Whoever measures takes the counts of a stretch with `Counts.take`, once all have begun.
     """
+    request = (lambda: raw) if isinstance(raw, bytes) else raw
     loop, counts, over = asyncio.get_running_loop(), Counts(), asyncio.Event()
     loads = []
     for _ in range(connections):
         made = await loop.create_connection(
-            lambda: Load(raw, counts, over.is_set), "127.0.0.1", port
+            lambda: Load(request, counts, over.is_set), "127.0.0.1", port
         )
         loads.append(made[1])
         await asyncio.sleep(apart_s)

@@ -159,21 +159,22 @@ async def one_round(start: Start, engine: int) -> Row:
 
 
 async def million(start: Start, engine: int) -> str:
-    """Send a million plain requests and say how the memory was on the way."""
+    """Send a million plain requests, no two alike, and say how the memory was on the way."""
     with tempfile.TemporaryDirectory(prefix="fairway-bench-") as folder:
         peer = await asyncio.to_thread(start, Path(folder), free_port(), engine)
         with peers.running(peer):
-            raw = rig.request(peer.port, peer.secret, stream=False)
+            request = rig.of_strangers(rig.request(peer.port, peer.secret, stream=False))
             sent, found = 0, []
-            async with rig.under_load(peer.port, raw, 64) as counts:
+            async with rig.under_load(peer.port, request, 64) as counts:
                 while sent < MILLION:
                     await asyncio.sleep(5)
                     sent += counts.take().answers
                     found.append(peer.memory_mib())
     thirds = [median(found[i * len(found) // 3 : (i + 1) * len(found) // 3]) for i in range(3)]
     return (
-        f"A million plain requests through ours: {thirds[0]:.1f} MiB in the first third, "
-        f"{thirds[1]:.1f} in the second, {thirds[2]:.1f} in the last; most {max(found):.1f}."
+        "A million plain requests through ours, each of another conversation: "
+        f"{thirds[0]:.1f} MiB in the first third, {thirds[1]:.1f} in the second, {thirds[2]:.1f} "
+        f"in the last; most {max(found):.1f}."
     )
 
 
@@ -247,7 +248,11 @@ def ratios(medians: dict[str, Row]) -> list[str]:
             if other != "direct" and not other.startswith("fairway"):
                 request = row["plain us/request"] / theirs["plain us/request"]
                 event = row["many us/event"] / theirs["many us/event"]
-                found.append(f"* {name}: {request:.3g} × {other} per request, {_per_event(event)}.")
+                delay = row["many delay p99 ms"] / theirs["many delay p99 ms"]
+                found.append(
+                    f"* {name}: {request:.3g} × {other} per request, {_per_event(event)}, "
+                    f"{delay:.3g} × its p99 of event delay."
+                )
         if "direct" in medians:
             bare = medians["direct"]
             added_ms = row["few ttft ms"] - bare["few ttft ms"]
