@@ -8,6 +8,7 @@ Rule 3: no I/O, and memory only for the one event that is not complete yet.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 # A lone CR counts as a line end only when no LF follows it; at the very end of what has come so
 # far it counts, and the LF that may follow then opens the next event as an empty line.
@@ -103,3 +104,32 @@ def event(payload: bytes, name: bytes = b"") -> bytes:
 def comment(text: str) -> bytes:
     """Write a comment line: invisible to clients, life to the proxies between."""
     return b": " + text.encode() + b"\n\n"
+
+
+# As vLLM writes it. An event is read as Latin-1, a character for each byte; inside a text quotes
+# are escaped, so these can only be members.
+_COUNT: Final = ',"usage":{'
+_COUNTED: Final = '"completion_tokens":'
+_FIRST_CHOICE: Final = '"index":0,"delta":'
+_CLOSING: Final = "}}\n\n"  # of the count, the chunk and the event
+
+
+def begin_of_count(event: str) -> int:
+    """Return where the count so far begins in an event of one choice; -1 for any other event.
+
+    It is the last member of its chunk, so what is before it and a brace are the event without it.
+    """
+    at = event.rfind(_COUNT)
+    is_last = event.endswith(_CLOSING) and event.find("}", at) == len(event) - len(_CLOSING)
+    return at if at > 0 and is_last and _FIRST_CHOICE in event else -1
+
+
+def counted(event: str, at: int) -> int:
+    """Return how many tokens the count that begins there tells of; -1 where that is no number."""
+    found = event.find(_COUNTED, at)
+    if found < 0:
+        return -1
+    first = found + len(_COUNTED)
+    last = event.find(",", first)
+    digits = event[first : last if last > 0 else event.find("}", first)]
+    return int(digits) if digits.isdecimal() else -1

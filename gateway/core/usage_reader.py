@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.core import tier
-from gateway.core.events import EventSplitter, data_of
+from gateway.core.events import EventSplitter, begin_of_count, counted, data_of
 from gateway.core.fields import Kind
 
 # What may be held back of an event that is not complete yet: a usage chunk is far smaller, so
@@ -227,8 +227,8 @@ class StreamReader:
     """Bytes of a stream in, bytes for the client out; `usage` fills on the way."""
 
     __slots__ = (
-        "_apart", "_counts_along", "_drop_usage", "_has_count", "_is_cut", "_may_skip", "_passed",
-        "_read", "_splitter", "_tier", "chunks", "live", "usage",
+        "_apart", "_counts_along", "_drop_usage", "_has_count", "_is_cut", "_may_skip",
+        "_may_strip", "_passed", "_read", "_splitter", "_tier", "chunks", "live", "usage",
     )  # fmt: skip
 
     def __init__(
@@ -246,6 +246,7 @@ class StreamReader:
         self.live = False  # something other than comments came with the last bytes
         self._is_cut = False  # an event has come in part
         self._may_skip = kind is Kind.CHAT and not keep_chunks and not counts_along
+        self._may_strip = kind is Kind.CHAT and not keep_chunks and counts_along
         self._has_count = False  # the last event held a count that only we asked for
         self._tier = names_tier  # to be named in each event, "" for none
         self.chunks: list[dict[str, Any]] | None = [] if keep_chunks else None
@@ -261,9 +262,11 @@ class StreamReader:
         text = data.decode("latin-1")
         if not self._is_cut and is_one_event(text):
             # Almost always so: an engine sends its tokens one by one.
-            if not self._is_text(text) and self._look_at(data[6:-2]):
+            if self._may_strip and (at := self._counted_text(text)) > 0:
+                data = data[:at] + b"}\n\n"
+            elif not self._is_text(text) and self._look_at(data[6:-2]):
                 return b""
-            if self._has_count:
+            elif self._has_count:
                 data = _USAGE_MEMBER.sub(b"", data, 1)
             return tier.in_event(data, self._tier) if self._tier else data
         return self._feed(data)
@@ -322,6 +325,22 @@ class StreamReader:
         self.live = True
         self.usage.content_events += 1
         return True
+
+    def _counted_text(self, event: str) -> int:
+        """Read an event of text and its count, and return where that begins; 0 to parse it.
+
+        The first one is parsed: it tells the length of the prompt too.
+        """
+        at = begin_of_count(event)
+        if at < 0 or self.usage.so_far is None or not is_only_text(event[:at]):
+            return 0
+        tokens = counted(event, at)
+        if tokens < 0:
+            return 0
+        self.live = True
+        self.usage.content_events += 1
+        self.usage.so_far[0] = tokens
+        return at
 
     def _look_at(self, data: bytes) -> bool:
         self.live = True

@@ -82,6 +82,36 @@ def test_counts_along_are_read_and_taken_out_whatever_the_cut() -> None:
     assert read(stream, 5)[0] == stream
 
 
+TEXTS = st.text(max_size=5) | st.sampled_from(['"', ',"usage":{"completion_tokens":9}}', "}}\n\n"])
+COUNTS = st.sampled_from(
+    [{}, {"completion_tokens": 5}, {"completion_tokens": -1}, {"completion_tokens": None},
+     {"completion_tokens": 6, "completion_tokens_details": None},
+     {"completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 1}}]
+)  # fmt: skip
+
+
+@given(texts=st.lists(st.tuples(TEXTS, COUNTS, st.integers(0, 1)), max_size=4), last=COUNTS)
+@settings(max_examples=100, deadline=None)
+def test_a_count_is_taken_out_unparsed_as_if_it_were_parsed(
+    texts: list[tuple[str, dict[str, Any], int]], last: dict[str, Any]
+) -> None:
+    """Events as vLLM writes them give the same bytes and counts whole as they do when cut."""
+    events = []
+    for text, count, index in texts:
+        chunk = said(text, usage={"prompt_tokens": 7, "total_tokens": 9} | count)
+        chunk["choices"][0]["index"] = index
+        events.append(b"data: " + orjson.dumps(chunk) + b"\n\n")
+    events.append(b"data: " + orjson.dumps(said("", "stop", usage=last)) + b"\n\n")
+    whole = StreamReader(Kind.CHAT, drop_usage=True, counts_along=True)
+    parts = StreamReader(Kind.CHAT, drop_usage=True, counts_along=True)
+
+    out = [whole.feed(event) for event in events]
+
+    assert out == [parts.feed(event[:9]) + parts.feed(event[9:]) for event in events]
+    for name in Usage.__slots__:
+        assert getattr(whole.usage, name) == getattr(parts.usage, name)
+
+
 def test_choices_that_are_counted_apart_are_added_up() -> None:
     """llama.cpp ends each of several choices with a count of its own; the sum is what was made."""
     ends = [{"choices": [], "usage": {"prompt_tokens": 31, "completion_tokens": n}} for n in (6, 4)]
