@@ -43,6 +43,9 @@ PATIENCE_S = 1.0
 WAITING_PATIENCE_S = 5.0
 RETRY_AFTER_MS = 5_000
 RECONNECT_S = 0.05
+#: How long what nobody here waits for may wait for company: the next request of a client that has
+#: just been answered comes sooner, and would else wait for the answer to a call of its own.
+COMPANY_S = 0.005
 #: Errors of a server that did nothing and will answer again: loading, failing over, disk or memory
 #: full (the first write of the script is refused, so the same call may be sent again).
 TRANSIENT = (
@@ -83,6 +86,8 @@ class RedisLedger(LedgerShell):
         self._lost = asyncio.Event()
         self._away_since: float | None = None
         self._is_pump_due = False
+        self._is_urgent = False  # something that is pending does not wait for company
+        self._waits_for_company: asyncio.TimerHandle | None = None
         self._is_closing = False
         self._rows: list[op.Row] = []
         self._looking: asyncio.Future[list[op.Row]] | None = None
@@ -223,10 +228,22 @@ class RedisLedger(LedgerShell):
 
     def _send(self, operation: op.Operation) -> None:
         self.batch.add(operation)
+        # What ends or frees something can only serve who waits; those elsewhere do not mind.
+        if not self._waiters and isinstance(operation, (op.Release, op.PrefillDone)):
+            if self._waits_for_company is None:
+                self._waits_for_company = self._loop.call_later(COMPANY_S, self._hurry)
+            return
+        self._is_urgent = True
         if not self._is_pump_due and not self.batch.is_waiting:
             # At the end of this turn of the loop, so that what happens together goes together.
             self._is_pump_due = True
             self._loop.call_soon(self._pump)
+
+    def _hurry(self) -> None:
+        """Wait no longer for company."""
+        self._waits_for_company = None
+        self._is_urgent = True
+        self._pump()
 
     def _pump(self) -> None:
         self._is_pump_due = False
@@ -251,6 +268,8 @@ class RedisLedger(LedgerShell):
     def _write(self, call: op.Call) -> None:
         if self._connection is None:
             return
+        # Of a long adoption the rest follows at once.
+        self._is_urgent = self.batch.has_pending
         arguments: list[str | bytes] = [
             "EVALSHA", SHA, "1", self._prefix, call.gateway, str(call.previous),
             str(call.sequence), self._flags + ("a" if call.adopts else ""), self._run_id,
@@ -268,7 +287,7 @@ class RedisLedger(LedgerShell):
             call = self.batch.again()
             if call is not None:
                 self._write(call)  # an adoption
-            elif self.batch.has_pending:
+            elif self._is_urgent:
                 self._beat()  # before anybody is woken: the round trip overlaps the wake-ups
             self._take(results)
         elif isinstance(answer, ConnectionError):
@@ -330,7 +349,7 @@ class RedisLedger(LedgerShell):
                 rows = await asyncio.shield(self._looking)
         except TimeoutError:
             raise _unavailable() from None
-        return snapshot.state_of(rows), rows
+        return await snapshot.state_in_parts(rows), rows
 
 
 def _run_id(info: bytes) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gateway.core.placing import Replica
@@ -15,6 +16,9 @@ from gateway.ledger.state import BATCH, Entry, Flow, FlowId, LedgerState, Owner,
 
 Tables = dict[str, dict[str, bytes]]
 
+#: Where streams must not wait, entries are read in so many parts, of so many at least.
+PARTS, LEAST_IN_PART = 32, 16
+
 
 def tables_of(rows: Iterable[op.Row]) -> Tables:
     """Sort the rows by table."""
@@ -26,8 +30,23 @@ def tables_of(rows: Iterable[op.Row]) -> Tables:
 
 def state_of(rows: Iterable[op.Row], rules: Rules | None = None) -> LedgerState:
     """Return the ledger's state with the counts it keeps (not recounted ones)."""
-    tables = tables_of(rows)
     state = LedgerState(rules or Rules())
+    for _ in _fill(state, rows):
+        pass
+    return state
+
+
+async def state_in_parts(rows: Iterable[op.Row]) -> LedgerState:
+    """Do as `state_of`, and let the loop go on now and then."""
+    state = LedgerState(Rules())
+    for _ in _fill(state, rows):
+        await asyncio.sleep(0)
+    return state
+
+
+def _fill(state: LedgerState, rows: Iterable[op.Row]) -> Iterator[None]:
+    """Read the rows; each part ends with a yield."""
+    tables = tables_of(rows)
     meta = tables.get("meta", {})
     state.now_ms, state.seq = int(meta.get("now", b"0")), int(meta.get("seq", b"0"))
     _policies(state, tables.get("cfg", {}))
@@ -36,11 +55,14 @@ def state_of(rows: Iterable[op.Row], rules: Rules | None = None) -> LedgerState:
     _counts(state, {name: int(n) for name, n in tables.get("c", {}).items()})
     for owner, n in tables.get("v", {}).items():
         state.service[_owner(owner)] = int(n)
+    yield
     for table, fields in tables.items():
         if table.startswith("g:"):
-            for ticket_id, line in fields.items():
+            part = max(LEAST_IN_PART, len(fields) // PARTS)
+            for number, (ticket_id, line) in enumerate(fields.items(), 1):
                 _take(state, lines.read_entry(table[2:], ticket_id, line))
-    return state
+                if number % part == 0:
+                    yield
 
 
 def homes_of(rows: Iterable[op.Row]) -> dict[str, str]:

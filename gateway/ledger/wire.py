@@ -1,7 +1,9 @@
 """One raw connection to Redis or Valkey: bytes out, replies in the order of their commands.
 
 The commands of a client library would cost the gateway more than the rest of a request together,
-and its hidden retries would run a step twice. Here a reply is handled in `data_received` itself.
+and its hidden retries would run a step twice. Here replies are handed out without a task, when the
+turn of the loop in which they came has read all the rest: an event that is only passed on does not
+wait for a request that begins.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ Answered = Callable[[Any], None]
 class Connection(asyncio.Protocol):
     """A connection; each command names who takes its reply."""
 
-    def __init__(self, lost: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
+        self._loop = loop
         self._lost = lost
+        self._is_due = False  # the loop will call `_hand_out`
         self._reader = hiredis.Reader()
         self._waiting: deque[Answered] = deque()
         self._transport: asyncio.Transport | None = None
@@ -35,13 +39,24 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
-        while (reply := self._reader.gets()) is not False:
-            if self._waiting:
-                self._waiting.popleft()(reply)
-            elif self.on_push is not None:
-                self.on_push(reply)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._hand_out)
+
+    def _hand_out(self) -> None:
+        self._is_due = False
+        try:
+            while (reply := self._reader.gets()) is not False:
+                if self._waiting:
+                    self._waiting.popleft()(reply)
+                elif self.on_push is not None:
+                    self.on_push(reply)
+        except Exception:
+            self.close()  # what follows cannot be told apart any more
+            raise
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._hand_out()
         waiting, self._waiting = self._waiting, deque()
         for answered in waiting:
             answered(ConnectionError("the connection to the ledger's store was lost"))
@@ -86,7 +101,7 @@ async def connect(url: str, lost: Callable[[], None]) -> Connection:
     loop = asyncio.get_running_loop()
 
     def factory() -> Connection:
-        return Connection(lost)
+        return Connection(loop, lost)
 
     if parts.scheme == "unix":
         _, connection = await loop.create_unix_connection(factory, unquote(parts.path))
