@@ -16,7 +16,8 @@ from gateway import coding, errors
 from gateway.client import Client
 from gateway.core.fields import Kind
 from gateway.core.headers import Headers, first
-from gateway.core.usage_reader import PlainReader, StreamReader, Usage
+from gateway.core.usage import Usage
+from gateway.core.usage_reader import PlainReader, StreamReader
 from gateway.errors import EngineFailed, EngineRefused, GatewayError
 from gateway.fleet.activity import Activity
 from gateway.upstream import Call, Receiver, UpstreamError

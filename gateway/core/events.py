@@ -133,3 +133,50 @@ def counted(event: str, at: int) -> int:
     last = event.find(",", first)
     digits = event[first : last if last > 0 else event.find("}", first)]
     return int(digits) if digits.isdecimal() else -1
+
+
+# What nearly every event of a chat is: one choice, some text, nothing else that is read here.
+# Inside a text quotes are escaped, so these bytes can only be members.
+_DELTA: Final = '"delta"'
+_TEXTS: Final = (
+    '"delta":{"content":"', '"delta":{"reasoning_content":"', '"delta":{"reasoning":"',
+)  # fmt: skip
+_GOES_ON: Final = '"finish_reason":null'
+
+
+def is_only_text(chunk: str) -> bool:
+    """Can it be seen, without parsing, that a chunk carries text and tells nothing more?
+
+    The chunk is read as Latin-1, a character for each byte: a string is searched in a third of the
+    time that bytes take.
+    """
+    at = chunk.find(_DELTA)
+    if at < 0:
+        return False
+    begin = _begin_of_text(chunk, at)
+    return (
+        begin > 0
+        and chunk.find('"', begin) > begin  # not an empty text
+        and chunk.find(_GOES_ON, begin) > 0
+        and chunk.find(_DELTA, begin) < 0
+        and '"usage"' not in chunk
+        and '"error"' not in chunk
+    )
+
+
+def _begin_of_text(chunk: str, at: int) -> int:
+    """Return where the text of the delta begins, 0 when something else comes first."""
+    for opening in _TEXTS:
+        if chunk.find(opening, at) == at:
+            return at + len(opening)
+    return 0
+
+
+def is_one_event(text: str) -> bool:
+    """Is it one event, whole, with a single line of data?"""
+    return (
+        text.startswith("data: ")
+        and text.find("\n") == len(text) - 2
+        and text.endswith("\n")
+        and "\r" not in text
+    )

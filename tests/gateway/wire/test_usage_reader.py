@@ -10,15 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.events import is_only_text
 from gateway.core.fields import Kind
-from gateway.core.usage_reader import (
-    HOLD_BACK,
-    PlainReader,
-    StreamReader,
-    Usage,
-    is_only_text,
-    read_chunk,
-)
+from gateway.core.usage import Usage, read_chunk
+from gateway.core.usage_reader import HOLD_BACK, PlainReader, StreamReader
 
 
 def sse(*chunks: dict[str, Any] | str) -> bytes:
