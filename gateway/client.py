@@ -8,7 +8,6 @@ much on looks at `is_slow` and goes on at `on_room`; who must stop when the clie
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from abc import abstractmethod
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from urllib.parse import unquote
 from gateway.core.headers import Headers, first
 from gateway.errors import ClientGone, TooLarge
 from gateway.outgoing import Writer
+from gateway.request_id import new_id
 
 PIECES_LIMIT = 64 * 1024  # bytes of a body read ahead of whoever streams it on
 _LINES: Final = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
@@ -302,20 +302,3 @@ def _declared_length(headers: Headers) -> int | None:
         if name == b"content-length":
             return int(value) if value.isdigit() else None
     return None
-
-
-_random = b""
-_ID_BYTES = 8
-_IDS_AT_ONCE = 256
-
-
-def new_id() -> str:
-    """Return a request id, unique for ever and not to be guessed.
-
-    It begins with its time, so that the books, which hold millions, find it without an index.
-    """
-    global _random
-    if not _random:
-        _random = os.urandom(_ID_BYTES * _IDS_AT_ONCE)  # one call to the kernel for many
-    taken, _random = _random[:_ID_BYTES], _random[_ID_BYTES:]
-    return f"req_{time.time_ns() // 1_000_000:012x}{taken.hex()}"

@@ -35,9 +35,9 @@ MODULES = (
     "ledger/lines", "ledger/memory", "ledger/operations", "ledger/quota", "ledger/redis",
     "ledger/shell", "ledger/state", "ledger/waiting", "ledger/wire", "fleet/activity", "aftermath",
     "answer", "app", "arrival", "authenticate", "caller", "charges", "client", "connection",
-    "counters", "dispatch", "door", "holding", "inbound", "intake", "metrics",
-    "outgoing", "passthrough", "quota", "record", "relay", "request", "retry", "services", "ticket",
-    "upstream", "usage",
+    "counters", "dispatch", "door", "holding", "inbound", "intake", "metrics", "outgoing",
+    "passthrough", "quota", "record", "relay", "request", "request_id", "retry", "services",
+    "ticket", "upstream", "usage",
 )  # fmt: skip
 #: The shape of a build: raise it when what `build` does changes.
 FORM = "1"

@@ -15,14 +15,12 @@ from typing import cast
 import httptools
 
 from gateway.client import Client, Link
-from gateway.core.headers import Headers
+from gateway.core.headers import HEAD_LIMIT, Headers, is_ambiguous
 from gateway.door import Door
 from gateway.errors import BadRequest, body_of
 from gateway.outgoing import Writer
 
 HEAD_S = 15.0  # a head that has not come by then ends the connection
-HEAD_LIMIT = 64 * 1024
-HEADER_COUNT = 128
 BODY_S = 60.0  # so does a body that does not come on
 KEEP_ALIVE_S = 75.0
 # The rest of a body is read after its refusal, or a reset would hide that; by `keeps_alive`.
@@ -277,28 +275,3 @@ class Inbound(Link):
     def close(self) -> None:
         """Close between requests."""
         self.writer.close()
-
-
-def is_ambiguous(target: bytes, headers: Headers, version: str) -> bool:
-    """Is it a head that another party might read differently, or that is too long?"""
-    hosts = lengths = size = 0
-    coding = None
-    for name, value in headers:
-        size += len(name) + len(value)
-        if name == b"host":
-            hosts += 1
-        elif name == b"content-length":
-            lengths += 1
-        elif name == b"transfer-encoding":
-            if coding is not None or value.lower() != b"chunked":
-                return True
-            coding = value
-    return (
-        hosts > 1
-        or (version != "1.0" and hosts == 0)
-        or lengths > 1
-        or (coding is not None and lengths > 0)
-        or not target.startswith(b"/")
-        or size > HEAD_LIMIT
-        or len(headers) > HEADER_COUNT
-    )

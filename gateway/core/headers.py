@@ -12,6 +12,9 @@ from typing import Final
 
 Headers = list[tuple[bytes, bytes]]
 
+HEAD_LIMIT: Final = 64 * 1024  # bytes
+HEADER_COUNT: Final = 128
+
 _HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -110,3 +113,28 @@ def to_portal(headers: Headers, *, peer: str, scheme: str, trusted: frozenset[st
     kept.append((b"x-forwarded-proto", proto if proto in (b"http", b"https") else scheme.encode()))
     kept.append((b"x-forwarded-host", host or first(headers, b"host") or b""))
     return kept
+
+
+def is_ambiguous(target: bytes, headers: Headers, version: str) -> bool:
+    """Is it a head that another party might read differently, or that is too long?"""
+    hosts = lengths = size = 0
+    coding = None
+    for name, value in headers:
+        size += len(name) + len(value)
+        if name == b"host":
+            hosts += 1
+        elif name == b"content-length":
+            lengths += 1
+        elif name == b"transfer-encoding":
+            if coding is not None or value.lower() != b"chunked":
+                return True
+            coding = value
+    return (
+        hosts > 1
+        or (version != "1.0" and hosts == 0)
+        or lengths > 1
+        or (coding is not None and lengths > 0)
+        or not target.startswith(b"/")
+        or size > HEAD_LIMIT
+        or len(headers) > HEADER_COUNT
+    )

@@ -15,7 +15,7 @@ from django.db import connection
 from django.db.models import Sum
 from django.db.models.functions import TruncDate
 
-from gateway.client import new_id
+from gateway.request_id import new_id
 from quotas import reports
 from quotas.models import UsageEvent
 from quotas.reports import Only, Period
