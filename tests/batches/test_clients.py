@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from tests.batches.helpers import jsonl, line
 from tests.rig import clients
 from tests.rig.product import Product
 from tests.rig.seeding import ROOT
+from tests.rig.serving import serve
 from tests.rig.witness import Witness
 
 pytestmark = pytest.mark.journey
@@ -203,7 +203,7 @@ def test_the_command_line_needs_none_of_our_extras(
     source = tmp_path / "lines.jsonl"
     source.write_bytes(jsonl([line("only")]))
     with ThreadingHTTPServer(("127.0.0.1", 0), Plain) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        serve(server)
         settings = {"FAIRWAY_URL": f"http://127.0.0.1:{server.server_port}/v1", "FAIRWAY_KEY": "sk"}
 
         def fairway(*arguments: str) -> Result:

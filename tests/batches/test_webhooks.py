@@ -7,7 +7,6 @@ import datetime as dt
 import hashlib
 import hmac
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,6 +19,7 @@ from portal.batches import tasks, webhooks
 from portal.batches.models import BatchJob
 from quotas.models import User
 from tests.batches.helpers import ApiClient, lines
+from tests.rig.serving import serve
 
 pytestmark = pytest.mark.django_db
 
@@ -62,7 +62,7 @@ class Handler(BaseHTTPRequestHandler):
 def receiver(settings: Any) -> Iterator[Receiver]:
     """Yield a receiver whose host an administrator has listed."""
     server = Receiver()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    serve(server)
     settings.WEBHOOK_HOSTS = ["127.0.0.1", ".hooks.example"]
     yield server
     server.shutdown()

@@ -15,7 +15,6 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingTCPServer, UnixStreamServer
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ import yaml
 from gateway import compiled
 from portal import programs
 from tests.house.source import ROOT
+from tests.rig.serving import serve
 
 PROGRAMS = {
     "portal": programs.portal,
@@ -152,7 +152,7 @@ def test_health_check_of_the_gateway(status: int, expected: int) -> None:
     """The check ends with 0 exactly when the gateway says 200."""
     handler = type("Handler", (Answer,), {"status": status})
     with ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        serve(server)
         env = {**os.environ, "HOST": "0.0.0.0", "PORT": str(server.server_address[1])}
         argv = [sys.executable, *compose()["services"]["gateway"]["healthcheck"]["test"][2:]]
 
@@ -168,6 +168,6 @@ def test_health_check_of_the_portal_goes_over_its_socket(tmp_path: Path) -> None
     assert subprocess.run(argv, cwd=ROOT, env=env).returncode == 1
 
     with UnixStreamServer(path, Answer) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+        serve(server)
         assert subprocess.run(argv, cwd=ROOT, env=env).returncode == 0
         server.shutdown()

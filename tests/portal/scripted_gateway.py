@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from quotas.snapshots import credentials
 from quotas.snapshots.live import EngineLive, Live, QueuedLive, RunningLive
+from tests.rig.serving import serve
 
 
 def engine(name: str = "atlas", **changes: Any) -> EngineLive:
@@ -168,8 +168,7 @@ class ScriptedGateway:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
+        self._thread = serve(self._server)
 
     def _quotas(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         quotas = [

@@ -12,7 +12,6 @@ import hashlib
 import html
 import json
 import secrets
-import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +20,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.rig.serving import serve
 
 CLIENT_ID, CLIENT_SECRET = "fairway", "a secret of the client"
 KEY_ID = "key-1"
@@ -38,7 +39,7 @@ class Provider:
         self._tokens: dict[str, str] = {}  # access token -> person
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve(self._server)
 
     def stop(self) -> None:
         """Close the port."""

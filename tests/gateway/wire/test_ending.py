@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
@@ -18,6 +17,7 @@ from tests.gateway.wire.conftest import Stage
 from tests.gateway.wire.stage import bearer, chat
 from tests.gateway.wire.test_leaving import connect, read_until
 from tests.rig.engine_script import Script
+from tests.rig.serving import serve
 from tests.rig.waiting import wait_until
 
 Make = Callable[..., Stage]
@@ -145,8 +145,7 @@ def portal(stage: Stage) -> Iterator[Portal]:
     path = stage.gateway.folder / "portal.sock"
     Path(path).unlink(missing_ok=True)
     server = Portal(str(path), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
+    serve(server)
     yield server
     server.shutdown()
     server.server_close()
