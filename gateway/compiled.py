@@ -30,11 +30,12 @@ HOME = ROOT / "build" / "compiled"
 #: What a request and an event pass through; what only starts, watches or tells is left as it is.
 MODULES = (
     "core/affinity", "core/estimate", "core/events", "core/fields", "core/headers", "core/placing",
-    "core/prompt", "core/ranking", "core/sharing", "core/tier", "core/types", "core/usage_reader",
+    "core/prompt", "core/ranking", "core/sharing", "core/tier", "core/types", "core/usage",
+    "core/usage_reader",
     "ledger/batch", "ledger/desk", "ledger/dispatch", "ledger/homes", "ledger/interface",
     "ledger/lines", "ledger/memory", "ledger/operations", "ledger/quota", "ledger/redis",
-    "ledger/shell", "ledger/state", "ledger/waiting", "ledger/wire", "fleet/activity", "aftermath",
-    "answer", "app", "arrival", "authenticate", "caller", "charges", "client", "connection",
+    "ledger/shell", "ledger/state", "ledger/waiting", "ledger/wire", "fleet/activity", "fleet/pages",
+    "aftermath",    "answer", "app", "arrival", "authenticate", "caller", "charges", "client", "connection",
     "counters", "dispatch", "door", "holding", "inbound", "intake", "metrics", "outgoing",
     "passthrough", "quota", "record", "relay", "request", "request_id", "retry", "services",
     "ticket", "upstream", "usage",
