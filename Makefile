@@ -10,6 +10,9 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip install -qq --disable-pip-version-check --no-input --require-hashes
 MANAGE := $(PY) manage.py
 TESTS ?= tests
+# Workers share nothing but the machine; stores that are given from outside are for one alone.
+WORKERS ?= $(if $(DATABASE_URL)$(REDIS_URL),0,2)
+PYTEST := $(PY) -m pytest -q -n $(WORKERS) --no-loadscope-reorder
 
 # What `check --deploy` is held against: a production environment, complete and made up.
 DEPLOY := PORTAL_ENV=production SECRET_KEY=$$(printf 'check-only-%.0s' 1 2 3 4 5 6 7 8) \
@@ -30,10 +33,10 @@ compiled: .venv/.ready-dev  ## Compile the gateway's hot modules: a third less C
 	@$(PY) -m gateway.compiled
 
 test: .venv/.ready-dev  ## Run the tests, with every service they need
-	@$(PY) -m pytest -q -m "not long and not vllm" $(TESTS)
+	@$(PYTEST) -m "not long and not vllm" $(TESTS)
 
 test-long: .venv/.ready-dev  ## Run the tests that count for a long time too
-	@$(PY) -m pytest -q -m "not vllm" $(TESTS)
+	@$(PYTEST) -m "not vllm" $(TESTS)
 
 test-vllm: .venv/.ready-dev  ## Test against a real vLLM: make test-vllm VLLM_URL=http://gpu1:8000
 	@[ -n "$${VLLM_URL:-}" ] || { echo "Name the engine: make test-vllm VLLM_URL=http://gpu1:8000"; exit 1; }

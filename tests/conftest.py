@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.rig import network
+from tests.rig import network, workers
 from tests.rig.fixtures import *  # noqa: F403  (pytest finds fixtures by their names here)
 from tests.rig.stores import SessionStores
 
+GIVEN = set(os.environ)
 STORES = SessionStores()
 STORES.announce(os.environ)
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
@@ -28,7 +29,28 @@ settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 network.block()
 
 if TYPE_CHECKING:
+    from xdist.scheduler import Scheduling
+
     from quotas.models import Group, User
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Start each worker as this run was started: it has stores of its own."""
+    for name in set(os.environ) - GIVEN:
+        del os.environ[name]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Deal the tests our way."""
+    return workers.Dealer(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order a worker's tests; alone they stay as they are shuffled."""
+    if hasattr(config, "workerinput"):
+        workers.longest_first(items)
 
 
 def pytest_unconfigure() -> None:
@@ -59,6 +81,11 @@ def redis_url(redis_server: str) -> str:
 def django_db_keepdb(database: str) -> bool:
     """Tell pytest-django whether its database is there already, migrated and empty."""
     return STORES.has_migrated_database
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings_xdist_suffix() -> None:
+    """Keep the database's name: a worker's server is nobody else's."""
 
 
 @pytest.fixture

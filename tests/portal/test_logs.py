@@ -20,6 +20,7 @@ SERVICE = credentials.sign("secret", credentials.Credential("live", "", 9e9))
         "redis://:hunter2secret@cache:6379/0",
         'headers {"authorization": "bearer abc.def.ghi"}',
     ],
+    ids=["key", "credential", "postgres", "redis", "header"],
 )
 def test_secrets_are_blotted_out(text: str) -> None:
     """
