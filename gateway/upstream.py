@@ -218,6 +218,7 @@ class Upstream:
         self.resent = 0  # requests sent again because a kept connection had died, not yet told
         self._outgoing = Outgoing(loop)
         self._idle: dict[Target, deque[Connection]] = {}
+        self._tls: ssl.SSLContext | None = None  # made once: it reads all certificates there are
         self._reuse_s = reuse_s
         self._clock = clock
 
@@ -255,7 +256,9 @@ class Upstream:
             if target.socket_path:
                 _, made = await self.loop.create_unix_connection(fresh, target.socket_path)
                 return made
-            context = ssl.create_default_context() if target.tls else None
+            if target.tls and self._tls is None:
+                self._tls = ssl.create_default_context()
+            context = self._tls if target.tls else None
             _, made = await self.loop.create_connection(
                 fresh, target.host, target.port, ssl=context
             )

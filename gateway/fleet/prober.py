@@ -15,16 +15,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from urllib.parse import urlsplit
 
-import httpx
-
-from gateway.engines import fetch
 from gateway.engines.base import NO_PAGE, Engine, Page
 from gateway.engines.detect import adapter
+from gateway.fleet import pages
 from gateway.fleet.activity import Activity
 from gateway.fleet.health import Condition
 from gateway.fleet.lingering import Lingerers
 from gateway.fleet.replica import Replica
 from gateway.ledger.interface import Ledger
+from gateway.upstream import Upstream
 from quotas.snapshots.addresses import AllowedHosts, refused_answers
 from quotas.snapshots.directory import Fleet as FleetSnapshot
 from quotas.snapshots.directory import ReplicaSnapshot
@@ -60,15 +59,15 @@ class Fleet:
         self._wall = wall
         self._replicas: dict[str, Replica] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._http: httpx.AsyncClient | None = None
+        self._upstream: Upstream | None = None
         self._lingerers = Lingerers(ledger, self._slots_busy)
         self._stray = Activity(lambda event: None)  # for replicas that were just removed
 
     # Life
 
     async def start(self) -> None:
-        """Open the client; replicas are watched from the first `follow` on."""
-        self._http = fetch.client()
+        """Be ready to ask; replicas are watched from the first `follow` on."""
+        self._upstream = Upstream(asyncio.get_running_loop())
         for replica in self._replicas.values():
             self._watch(replica)
 
@@ -79,9 +78,7 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._lingerers.close()
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        self._upstream = None
 
     def follow(self, fleet: FleetSnapshot) -> None:
         """Take over the fleet of a new version of the books."""
@@ -99,7 +96,7 @@ class Fleet:
             self._tell(known)
 
     def _watch(self, replica: Replica) -> None:
-        if self._http is None:
+        if self._upstream is None:
             return
         name = replica.snapshot.replica_id
         self._tasks[name] = asyncio.create_task(self._run(replica), name=f"probe {name}")
@@ -277,11 +274,11 @@ class Fleet:
 
     async def _pages(self, replica: Replica, paths: Iterable[str]) -> dict[str, Page]:
         url, key = replica.snapshot.url, self._key_of(replica)
-        return await fetch.pages(self._client(), url, paths, TIMEOUT_S, api_key=key)
+        return await pages.pages(self._client(), url, paths, TIMEOUT_S, key)
 
     async def _page(self, replica: Replica, path: str) -> Page:
         url, key = replica.snapshot.url, self._key_of(replica)
-        return await fetch.page(self._client(), url, path, TIMEOUT_S, api_key=key)
+        return await pages.page(self._client(), url, path, TIMEOUT_S, key)
 
     def _key_of(self, replica: Replica) -> str:
         return opened(self._secret_key, replica.snapshot.sealed_key)
@@ -301,10 +298,10 @@ class Fleet:
             return "The host name of the engine cannot be looked up."
         return refused_answers(host, [str(entry[4][0]) for entry in found], self._allowed)
 
-    def _client(self) -> httpx.AsyncClient:
-        if self._http is None:
+    def _client(self) -> Upstream:
+        if self._upstream is None:
             raise RuntimeError("the fleet was not started")
-        return self._http
+        return self._upstream
 
     def _tell(self, replica: Replica) -> None:
         seen = replica.observation(self._clock())
