@@ -19,6 +19,7 @@ from typing import Any
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from gateway import tasks
 from gateway.errors import Unavailable
 from quotas.snapshots.counters import USED, ZONE
 from quotas.snapshots.directory import DIRECTORY
@@ -51,8 +52,7 @@ class Counters:
     async def close(self) -> None:
         """Stop answering."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await tasks.end(self._task)
         await self._redis.aclose()
 
     def zone_at_hand(self, generation: str) -> str:

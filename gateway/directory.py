@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from gateway import tasks
 from gateway.errors import Unavailable
 from quotas.snapshots.directory import (
     CHANGED,
@@ -88,9 +89,7 @@ class Directory:
 
     async def close(self) -> None:
         """Stop looking."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await tasks.end(*self._tasks)
         await self._redis.aclose()
 
     # Asking

@@ -17,6 +17,7 @@ import orjson
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from gateway import tasks
 from gateway.authenticate import allows_live
 from gateway.client import Client
 from gateway.core.types import Holding, Standing
@@ -48,8 +49,7 @@ class Stops:
     async def close(self) -> None:
         """Stop listening."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await tasks.end(self._task)
         await self._redis.aclose()
 
     async def ask(self, request_id: str) -> None:

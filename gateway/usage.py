@@ -22,6 +22,7 @@ from typing import Any, Final
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from gateway import tasks
 from quotas.snapshots.usage import (
     EPOCH,
     FIELD,
@@ -138,8 +139,7 @@ class Outbox:
                 while self._has_undelivered:
                     self._wake.set()
                     await asyncio.sleep(0.02)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await tasks.end(self._task)
         if self._has_undelivered:
             count = len(self._under_way) + len(self._pending)
             log.error("%d usage records could not be delivered", count)

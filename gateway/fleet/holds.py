@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from gateway import tasks
 from gateway.fleet.prober import Fleet
 
 PREFIX = "fairway:hold:"
@@ -66,8 +67,7 @@ class Holds:
     async def close(self) -> None:
         """Stop following."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await tasks.end(self._task)
         await self._redis.aclose()
 
     async def take(self, replica_id: str, hold: Hold) -> None:

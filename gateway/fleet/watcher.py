@@ -19,6 +19,7 @@ from typing import Any
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
+from gateway import tasks
 from gateway.core.types import Blocker, LedgerView, ServiceClass
 from gateway.core.verdict import OVERLOADED_WINDOW_S, SAMPLE_S, Judge, Sample, attribute
 from gateway.fleet.changes import Starts, Strangers
@@ -102,10 +103,7 @@ class Watcher:
 
     async def close(self) -> None:
         """Stop looking."""
-        tasks = [task for task in (self._task, self._asking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.end(*(task for task in (self._task, self._asking) if task is not None))
         await self._redis.aclose()
 
     @property
