@@ -102,6 +102,7 @@ async def test_a_request_that_kills_the_engine_is_not_sent_for_ever(
 ) -> None:
     """A poisonous request is tried at most twice in all and ends as an error."""
     for engine in pair:
+        wait_for(product, engine, "up", 15)  # or it would wait a minute for the second
         engine.tell(rules={"poison": {"die": True}})
     call = await client.ask(keys["dora"], chat("paired", "poison/1"))
     seen = [r for engine in pair for r in engine.records() if r.mark == "poison/1"]
