@@ -143,7 +143,8 @@ def equals_are_served_alike(court: Court, seed: int, *, alone_first: int = 0) ->
     """
     rng = random.Random(seed)
     slots = rng.choice([2, 4, 6])
-    cap = rng.randint(slots // 2 + 1, slots)  # below it their caps part the card, not the ledger
+    # Who is behind and holds a lower cap gets no more; what is left then goes to the other.
+    cap = slots
     court.house([slots])
     court.person("ann", cap, keys=3)
     court.person("ben", cap)
