@@ -92,7 +92,8 @@ def test_a_request_is_found_by_its_id_in_a_part_of_the_table() -> None:
         )
         cursor.execute("SET LOCAL enable_seqscan = off")  # so few rows would be read in sequence
         cursor.execute(
-            "SELECT sum(relpages) FROM pg_class WHERE relname LIKE 'usage_event_20__\\___'"
+            "SELECT sum(pg_relation_size(oid)) / current_setting('block_size')::int "
+            "FROM pg_class WHERE relname LIKE 'usage_event_20__\\___'"
         )
         whole = cursor.fetchone()[0]
     wanted = UsageEvent.objects.order_by("arrived_at")[2_500].request_id
