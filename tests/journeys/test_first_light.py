@@ -82,6 +82,7 @@ def is_refused(product: Product, secret: str) -> bool:
     return answer.status_code == 401
 
 
+@pytest.mark.timeout(300)  # on a new machine it installs the clients
 def test_from_sign_in_to_revocation(product: Product, llama: Llama, page: Page) -> None:
     """
     A key made in the browser streams a chat through every version of the official client; the
