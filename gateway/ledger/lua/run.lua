@@ -25,7 +25,10 @@ for i = 7, #ARGV, 3 do
   if ARGV[i] == 'D' then L.save() end
   if not operations[ARGV[i]] then define_rare() end
   operations[ARGV[i]](ARGV[i + 1], ARGV[i + 2], i)
-  if ARGV[i] ~= 'H' then L.dispatch() end
+  -- A key's caps for both classes are two lines, but one operation.
+  local is_half = ARGV[i] == 'K' and ARGV[i + 3] == 'K'
+    and ARGV[i + 1]:sub(3) == ARGV[i + 4]:sub(3) -- behind the class
+  if ARGV[i] ~= 'H' and not is_half then L.dispatch() end
 end
 if not L.is_open() and L.has_heard_all() then
   opens = now

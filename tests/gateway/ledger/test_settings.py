@@ -6,11 +6,12 @@ import pytest
 
 from gateway.config import AGE_HANDICAP_S, BadSetting, Config
 from gateway.core import sharing
+from gateway.core.types import ServiceClass, Ticket
 from gateway.ledger import operations as op
-from gateway.ledger.interface import PoolPolicy
-from tests.gateway.ledger.books import BATCH
+from gateway.ledger.interface import KeyPolicy, PoolPolicy, ReplicaPolicy, UserPolicy
+from tests.gateway.ledger.books import BATCH, INTERACTIVE
 from tests.gateway.ledger.properties import Court
-from tests.gateway.ledger.stores import LuaStore, MemoryTwin
+from tests.gateway.ledger.stores import Driver, LuaStore, MemoryTwin
 
 
 @pytest.mark.parametrize("seconds", [1, AGE_HANDICAP_S])
@@ -45,3 +46,23 @@ def test_an_engine_that_has_fewer_slots_than_the_books_gets_no_more(
         court.ask(f"c{n}", "ann")
 
     assert len(court.started_at) == 3
+
+
+@pytest.mark.parametrize("which", ["memory", "redis"])
+def test_a_key_s_new_caps_count_for_both_classes_at_once(which: str, redis_url: str) -> None:
+    """What they let start begins in the order of rank, whichever class is written first."""
+    driver = Driver(MemoryTwin() if which == "memory" else LuaStore(redis_url))
+    people = [op.WriteUser(UserPolicy("u", cls, 1, 8, 100)) for cls in ServiceClass]
+    driver.send(
+        op.WritePool(PoolPolicy("m", 1, 4, 4, 60_000, 100, 100)),
+        op.WriteKey(KeyPolicy("k", 1, True, 1, 100, False)),
+        *people,
+        op.WriteReplica(ReplicaPolicy("r", 1, "m", 8, 10**6)),
+        op.Observe("r", True),
+    )
+    for name, cls in (("b1", BATCH), ("b2", BATCH), ("c1", INTERACTIVE), ("c2", INTERACTIVE)):
+        driver.send(op.Enqueue(Ticket(name, "k", "u", cls, "m", 1, 0, 10, ttl_ms=10**8)))
+        driver.send(op.Advance(700_000))  # what waits for a slot of batch is older than a chat
+    results = driver.send(op.WriteKey(KeyPolicy("k", 2, True, 2, 100, False)))
+
+    assert [one.ticket_id for one in results if isinstance(one, op.Started)] == ["b2", "c2"]
