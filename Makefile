@@ -28,7 +28,7 @@ help:  ## List the targets
 up: .venv/.ready  ## Start everything and print where it is
 	@$(MANAGE) up
 
-compiled: .venv/.ready-dev  ## Compile the gateway's hot modules: a third less CPU (needs a C compiler)
+compiled: .venv/.ready-dev  ## Compile the gateway's hot modules: half the CPU (needs a C compiler)
 	@command -v cc >/dev/null || { echo "This needs a C compiler (on Debian: gcc and python3-dev)."; exit 1; }
 	@$(PY) -m gateway.compiled
 
