@@ -102,6 +102,7 @@ async def test_a_request_that_kills_the_engine_is_not_sent_for_ever(
 ) -> None:
     """A poisonous request is tried at most twice in all and ends as an error."""
     for engine in pair:
+        wait_until(lambda engine=engine: is_reset(engine), 15, "it runs")  # another test killed it
         wait_for(product, engine, "up", 15)  # or it would wait a minute for the second
         engine.tell(rules={"poison": {"die": True}})
     call = await client.ask(keys["dora"], chat("paired", "poison/1"))
@@ -142,6 +143,7 @@ async def test_a_line_that_kills_the_engine_fails_alone(
     lines end well, and nobody sends it again after that.
     """
     for engine in pair:
+        wait_until(lambda engine=engine: is_reset(engine), 15, "it runs")
         wait_for(product, engine, "up", 15)
         engine.script = replace(engine.script, rules={"poison-line/bad": {"die": True}})
         engine.reset()

@@ -47,8 +47,8 @@ def measured(query) -> tuple[float, int, str]:
     return plan["Execution Time"], blocks, text
 
 
-def compare() -> None:
-    """Hold the chart from the rollup against the one from single requests."""
+def compare(times: int) -> None:
+    """Hold the chart from the rollup, so much cheaper, against the one from single requests."""
     measured(reports.query(["day"], MONTH, BUSIEST))
     measured(raw_chart())
     # The best of some, taken in turn: other work on the machine is nobody's cost here.
@@ -64,21 +64,21 @@ def compare() -> None:
     assert from_rollup == from_rows
     assert "usage_event" not in plan
     assert '"Seq Scan"' not in plan
-    assert raw_ms >= 10 * rollup_ms or raw_blocks >= 10 * rollup_blocks
+    assert raw_ms >= times * rollup_ms or raw_blocks >= times * rollup_blocks
 
 
 def test_a_month_s_chart_reads_the_rollup_and_no_request() -> None:
-    """On 200,000 rows the busiest user's chart is at least twenty times cheaper than raw."""
+    """On 200,000 rows the busiest user's chart is at least five times cheaper than raw."""
     volume.fill(200_000)
-    compare()
+    compare(5)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_month_s_chart_on_ten_million_rows() -> None:
-    """The same on ten million rows."""
+    """On ten million rows it is at least a hundred times cheaper."""
     volume.fill(10_000_000)
-    compare()
+    compare(100)
 
 
 def test_a_request_is_found_by_its_id_in_a_part_of_the_table() -> None:
